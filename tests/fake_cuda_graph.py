@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from hindcast.learn.update_graphs import CudaGraph
 from no_device_reads import PlainDispatchMode
 
 
@@ -31,6 +34,31 @@ class FakeCudaGraph(PlainDispatchMode):
             for target, value in zip(recorded_tensors, _find_tensors(func(*args, **kwargs)), strict=True):
                 if target.data_ptr() != value.data_ptr():  # otherwise it is a view, or was changed in place
                     target.copy_(value)
+
+
+class TapeGraph(CudaGraph):
+    """A `CudaGraph` on a CPU.
+
+    Attributes:
+        num_launches: number of launches so far. The first one does nothing, because the recording has executed it.
+    """
+
+    def __init__(self, *_: Any) -> None:
+        self._tape = FakeCudaGraph()
+        self.num_launches = 0
+
+    def warm_up(self, function: Callable[[], Any]) -> Any:
+        return function()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        with self._tape:
+            yield
+
+    def launch(self) -> None:
+        if self.num_launches:
+            self._tape.replay()
+        self.num_launches += 1
 
 
 def _find_tensors(result: Any) -> list[Tensor]:

@@ -65,6 +65,18 @@ def connect() -> None:
         start_ray()
 
 
+def companion_options() -> dict[str, Any]:
+    """Return Ray's options of an actor that reserves no CPU, on the node of this process.
+
+    Ray asks a random node to place an actor without resources, also if the actor has labels that another node has, and
+    counts it as dead if that node dies meanwhile. It asks this node to place an actor that needs a byte of memory.
+    """
+    import ray
+
+    node_selector = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+    return {"num_cpus": 0, "memory": 1, "label_selector": node_selector}
+
+
 @contextmanager
 def shared_ray() -> Iterator[None]:
     """Share one Ray in the block: the first `ray_connection` starts it, and it ends with the block."""

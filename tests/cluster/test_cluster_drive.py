@@ -30,10 +30,12 @@ from hindcast.errors import StorageError
 from hindcast.evaluate.environment import EnvEvaluator
 from hindcast.evaluate.parallel import EvaluationWorkers
 from hindcast.formats.dataset_folder.manifest import read_manifest
+from hindcast.pipeline.data_workers import DataWorkers
 from hindcast.ray_workers import RayWorkers
 from hindcast.report.events import Progress
 from hindcast.run.interruption import Interruption
 from hindcast.storage.location import Location, resolve
+from ray_here import second_node
 from support import (
     WALK,
     command_line,
@@ -127,7 +129,7 @@ def recorded_hashes(folder: Path) -> dict[str, str]:
 
 class TestMailbox:
     def test_mailbox_carries_events_and_stop_request(self) -> None:
-        mailbox = Mailbox.open({"num_cpus": 0})
+        mailbox = Mailbox.open()
 
         @ray.remote(num_cpus=0)
         def post_events(mailbox: Mailbox) -> float:
@@ -155,7 +157,7 @@ class TestMailbox:
         assert ray.get(seconds_ref, timeout=10) < 10
 
     def test_mailbox_has_last_progress_of_short_task(self) -> None:
-        mailbox = Mailbox.open({"num_cpus": 0})
+        mailbox = Mailbox.open()
 
         @ray.remote(num_cpus=0)
         def post_progress(mailbox: Mailbox) -> None:
@@ -169,13 +171,29 @@ class TestMailbox:
         assert mail.progress.done == 6
 
     def test_late_answer_loses_no_mail(self) -> None:
-        mailbox = Mailbox.open({"num_cpus": 0})
+        mailbox = Mailbox.open()
         with mailbox.reporter() as reporter:
             reporter.note("a/b", "resuming at update 7")
         mailbox._actor.__ray_call__.remote(lambda _: time.sleep(2))
         with pytest.raises(ray.exceptions.GetTimeoutError):
             mailbox.take(timeout_seconds=0.1)
         assert mailbox.take(timeout_seconds=30).notes == [("a/b", "resuming at update 7")]
+
+    def test_mailbox_and_pool_are_not_lost_with_another_node(self) -> None:
+        """Regression: Ray asks a random node to place an actor without resources, and loses it if that node dies."""
+        with second_node(num_cpus=1) as raylet:
+            os.kill(raylet, signal.SIGSTOP)
+            try:
+                mailboxes = [Mailbox.open() for _ in range(6)]
+                pools = [DataWorkers((1, 1), num_cpus=1000) for _ in range(3)]
+                pool_actors = [ray.get_actor(pool.open_pool()) for pool in pools]
+                answers = [actor.workers.remote("learner", 0, False) for actor in pool_actors]
+                assert [mailbox.take(timeout_seconds=60).notes for mailbox in mailboxes] == [[]] * 6
+                assert [workers for workers, _ in ray.get(answers, timeout=60)] == [[]] * 3
+            finally:
+                os.kill(raylet, signal.SIGCONT)
+        for pool in pools:
+            pool.close()
 
 
 def test_inspect_pods_returns_pool_and_memory_of_each_node() -> None:
@@ -423,10 +441,20 @@ class TestTraining:
         monkeypatch: pytest.MonkeyPatch,
         pool: str,
     ) -> None:
-        """Regression: a pod that had to leave its node lost everything since the last checkpoint that was due."""
-        draining_pools: list[set[str]] = []
+        """Regression: a pod that had to leave its node lost everything since the last checkpoint that was due.
 
-        def find_pools(_: DrainMonitor) -> set[str]:
+        Regression: the driver then opened another mailbox, which Ray may place through the node that shuts down.
+        """
+        draining_pools: list[set[str]] = []
+        mailboxes: list[Mailbox] = []
+        open_mailbox = Mailbox.open
+
+        def open_first_mailbox() -> Mailbox:
+            assert not mailboxes
+            mailboxes.append(open_mailbox())
+            return mailboxes[0]
+
+        def find_draining_pools(_: DrainMonitor) -> set[str]:
             return draining_pools.pop() if draining_pools else set()
 
         def drain(report: Report) -> None:
@@ -434,7 +462,8 @@ class TestTraining:
                 channel.on_report = lambda _: None
                 draining_pools.append({pool})
 
-        monkeypatch.setattr(DrainMonitor, "find_pools", find_pools)
+        monkeypatch.setattr(DrainMonitor, "find_draining_pools", find_draining_pools)
+        monkeypatch.setattr(Mailbox, "open", open_first_mailbox)
         channel.on_report = drain
         callbacks, stop = ["test_cluster_drive:SlowTraining"], {"iterations": 40}
         resource = training(
@@ -500,7 +529,7 @@ def find_process(name: str) -> int:
 
 
 def test_interruption_without_request_does_not_raise_and_ends_its_thread() -> None:
-    mailbox = Mailbox.open({"num_cpus": 0})
+    mailbox = Mailbox.open()
     mailbox.take(timeout_seconds=60)  # the actor is running now, so no later call takes long
     with mailbox.interruption() as interruption:
         assert isinstance(interruption, Interruption)

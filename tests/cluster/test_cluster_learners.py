@@ -37,7 +37,7 @@ class LearnerGroupRunner:
     """Trains resources with a group of learners and stores the notes."""
 
     def __init__(self) -> None:
-        self.mailbox = Mailbox.open({"num_cpus": 0})
+        self.mailbox = Mailbox.open()
         self.notes: list[str] = []
 
     def train(self, resource: OfflineTraining, has_pool_labels: bool = False) -> Outcome:

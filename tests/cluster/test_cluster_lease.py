@@ -179,5 +179,5 @@ class TestRuns:
 class LocalPools(Pools):
     """Pools that work in this process."""
 
-    def recorders(self, count, task, cpus, on_episode):  # type: ignore[no-untyped-def]
+    def start_recorders(self, count, task, cpus, on_episode):  # type: ignore[no-untyped-def]
         return LocalWorkers(Runner(task, on_episode))

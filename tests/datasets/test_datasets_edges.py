@@ -30,7 +30,7 @@ from hindcast.models.encoders import Encoder
 from hindcast.report import writing
 from hindcast.report.canvas import LIGHT, render
 from hindcast.report.curves import Curves
-from hindcast.report.data_plots import _histogram
+from hindcast.report.data_plots import _histogram_picture
 from hindcast.storage.failures import reason_of
 from hindcast.storage.location import resolve
 
@@ -49,7 +49,7 @@ def test_distribution_of_any_values_has_bins_with_all_of_them(value, offset):
     assert sum(distribution.counts) == 3
     assert len(distribution.edges) == len(distribution.counts) + 1
     assert len(set(distribution.edges)) > 1
-    picture = _histogram(distribution, "return", "", "more", "return")
+    picture = _histogram_picture(distribution, "return", "", "more", "return")
     assert picture is not None
     if value in (1.0, 1e30):
         assert render(picture, LIGHT)

@@ -12,7 +12,7 @@ from episode_kit import replace_columns
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.file_index import index_file
 from hindcast.datasets.inspection.sample import sample_units
-from hindcast.datasets.inspection.statistics import Spread, ThinnedRows, ValueDistribution
+from hindcast.datasets.inspection.statistics import ColumnDistributions, ThinnedRows, ValueDistribution
 from hindcast.datasets.inspection.summarising import compute_coverage, guess_space, summarise
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.units import Unit
@@ -125,10 +125,10 @@ def test_distribution_of_parts_equals_distribution_of_whole_array():
     rng = np.random.default_rng(0)
     values = np.stack([rng.normal(5, 2, 1000), rng.integers(0, 4, 1000)], 1)
     values[17, 0] = np.nan
-    spread = Spread()
+    columns = ColumnDistributions()
     for part in np.split(values, [10, 11, 500]):
-        spread.add(part)
-    distributions = spread.distributions()
+        columns.add(part)
+    distributions = columns.compute()
     expected_distributions = [ValueDistribution.from_values(column) for column in values.T]
     for distribution, expected in zip(distributions, expected_distributions, strict=True):
         assert distribution is not None

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tool_tables import open_tool
 
 from hindcast.api.input import FilterTerm
-from hindcast.datasets.fitted import fit_to_spaces
+from hindcast.datasets.space_fitting import fit_to_spaces
 from hindcast.errors import DataError
 from hindcast.formats.columns.arrays import as_plain_table, decode_leaves
 from hindcast.formats.columns.decimals import decimals_to_numbers

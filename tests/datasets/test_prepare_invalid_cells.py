@@ -294,6 +294,6 @@ def test_steps_of_several_environments_are_refused(tmp_path: Path) -> None:
     rows = {name: [[columns[name][row], columns[name][row + 9]] for row in range(9)] for name in names}
     pq.write_table(pa.table(rows), tmp_path / "a.parquet")
     with pytest.raises(
-        DataError, match=r"row 0: its lists are .* one step of 2 environments.*: write a row for"
+        DataError, match=r"row 0: its lists hold one step of 2 environments.*: write one row for"
     ):
         open_block(str(tmp_path / "a.parquet"))

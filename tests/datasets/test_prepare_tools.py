@@ -40,9 +40,9 @@ from tool_tables import (
     write,
 )
 
-from hindcast.datasets.fitted import fit_to_spaces
 from hindcast.datasets.inspection.inspecting import inspect_data
 from hindcast.datasets.prepare.reading import Reading
+from hindcast.datasets.space_fitting import fit_to_spaces
 from hindcast.datasets.validate import check_spec
 from hindcast.datasets.writer import BlockWriter
 from hindcast.errors import DataError

@@ -174,7 +174,8 @@ def run_in_reader_pod(kube: Kube, *command: str, **options: Any) -> subprocess.C
     """Run a command in a pod that mounts the claim. The first call creates the pod."""
     if kube.get("Pod", "reader") is None:
         kube.apply(_make_reader_pod())
-    kube.kubectl("wait", "--for=condition=Ready", "pod/reader", "--timeout=100s")
+    # Long: it waits for CPUs, which pods of other tests may hold until they have ended.
+    kube.kubectl("wait", "--for=condition=Ready", "pod/reader", "--timeout=300s", timeout=320)
     kubectl_command = ("kubectl", "--namespace", kube.namespace, "exec", "--stdin", "reader", "--", *command)
     return subprocess.run(kubectl_command, check=True, timeout=120, **options)
 

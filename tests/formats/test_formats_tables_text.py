@@ -15,7 +15,7 @@ from table_reading import find_format, read_table
 
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
-from hindcast.formats.tables.json_lines import collector_pause
+from hindcast.formats.tables.json_lines import garbage_collector_pause
 from hindcast.storage.location import resolve
 from user_errors import raises_user_error
 
@@ -397,7 +397,7 @@ def test_unknown_option_raises(tmp_path: Path) -> None:
 
 def test_collector_runs_again_after_parsing_in_threads_and_after_an_error(tmp_path: Path) -> None:
     def pause_twice(_: int) -> bool:
-        with collector_pause, collector_pause:
+        with garbage_collector_pause, garbage_collector_pause:
             return gc.isenabled()
 
     assert gc.isenabled()

@@ -13,12 +13,14 @@ from torch import nn
 
 from hindcast.datasets.opening import open_dataset
 from hindcast.errors import Interrupted
+from hindcast.learn import learner as learner_module
 from hindcast.learn.algorithm import Algorithm, Losses, new_networks
 from hindcast.learn.checkpoint import CheckpointStore
 from hindcast.learn.learner import Learner
 from hindcast.learn.optimisers import OptimiserSpec
 from hindcast.learn.ranks import Ranks
 from hindcast.learn.target_networks import frozen_copy, polyak_update
+from hindcast.learn.update_graphs import GRAPHS
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import Source
 from hindcast.run.training.offline_trainer import make_offline_trainer
@@ -109,6 +111,27 @@ def train_on_shards(group, num_updates, size):
         shard = group.shard.slice_of(size) if group else slice(None)
         learner.update({leaf: tensor[shard] for leaf, tensor in whole_batch.items()}, size)
     return to_arrays(learner.nets), learner.metrics(), learner.timesteps
+
+
+def train_recorded(group, num_updates, graph_class):
+    """Return weights, metrics and the number of steps of each recording, after training on shards.
+
+    Shards have 5 timesteps, but some in learners other than the first have 4.
+
+    Args:
+        graph_class: stand-in for CUDA graphs, with which updates are recorded; None if they are not.
+    """
+    with (
+        patch.dict(GRAPHS, cpu=graph_class),
+        patch.object(learner_module, "is_capturable", lambda *_: graph_class is not None),
+    ):
+        learner = new_learner(group)
+        for index in range(num_updates):
+            start, length = 5 * group.shard.rank, 4 if group.shard.rank and index % 3 == 0 else 5
+            batch = make_batch(index, 5 * group.shard.size)
+            learner.update({leaf: tensor[start : start + length] for leaf, tensor in batch.items()}, 10)
+    recordings = learner._graphs._recordings.values() if learner._graphs else ()
+    return to_arrays(learner.nets), learner.metrics(), [len(recording.steps) for recording in recordings]
 
 
 def train_on_sequences(group, num_updates):
@@ -218,7 +241,7 @@ def count_updates_until_stop(group, stop_after):
     try:
         while True:
             group.agree(check if group.is_leader else fail_if_called)
-            group.weighted_sum([torch.ones(3)], 0.5)
+            group.all_reduce([torch.ones(3)], 0.5)
             num_updates += 1
     except Interrupted:
         return num_updates

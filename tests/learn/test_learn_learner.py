@@ -187,7 +187,7 @@ class LeaderOfTwo(Group):
 
     shard = Shard(0, 2)
 
-    def weighted_sum(self, tensors, weight=1.0):
+    def all_reduce(self, tensors, weight=1.0):
         for tensor in tensors:
             tensor.fill_(7.0)
 

@@ -10,8 +10,11 @@ from learn_ranks import (
     train_and_resume,
     train_on_sequences,
     train_on_shards,
+    train_recorded,
     train_with_interruptions,
 )
+
+from fake_cuda_graph import TapeGraph
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +34,8 @@ def two_ranks():
         stop=(count_updates_until_stop, 7),
         messages=(exchange_messages,),
         sequences=(train_on_sequences, NUM_UPDATES),
+        recorded=(train_recorded, NUM_UPDATES, TapeGraph),
+        unrecorded=(train_recorded, NUM_UPDATES, None),
     )
 
 
@@ -77,6 +82,17 @@ def test_sequences_are_weighted_by_their_unmasked_steps(two_ranks, three_ranks):
             np.testing.assert_allclose(weights[name], value, rtol=2e-4, atol=2e-6, err_msg=name)
         assert loss_of_rank == pytest.approx(loss, rel=1e-4)
         assert timesteps == NUM_UPDATES * 32
+
+
+def test_recorded_updates_equal_unrecorded_updates(two_ranks):
+    """With a stand-in for CUDA graphs; the learners record, replay and run eagerly at different updates."""
+    for rank, (weights, metrics, num_steps) in enumerate(two_ranks["recorded"]):
+        expected_weights, expected_metrics, _ = two_ranks["unrecorded"][rank]
+        # Gradients of critic and actor and the moving mean are exchanged, each between two graphs.
+        assert num_steps == [7] * (1 + rank)
+        assert metrics == expected_metrics
+        for name, expected in expected_weights.items():
+            np.testing.assert_array_equal(weights[name], expected, err_msg=name)
 
 
 def test_metrics_count_each_update_once_weighted_by_shard(two_ranks):

@@ -210,5 +210,5 @@ def test_names_are_part_of_a_space_and_its_json() -> None:
     assert isinstance(restored, NamedBox)
     assert restored.names == NAMES
     assert restored == SPACE
-    with pytest.raises(ValueError, match="each element of a vector requires a name"):
+    with pytest.raises(ValueError, match="each element of a vector requires one name"):
         NamedBox(Box(0, 1, (3,)), ("a", "b"))

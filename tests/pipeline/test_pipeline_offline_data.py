@@ -19,7 +19,7 @@ from hindcast.models.preprocessing import Preprocessing
 from hindcast.pipeline.connectors import BatchConnector, BlockConnector
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
-from hindcast.pipeline.prelearner import set_extracted, without_index
+from hindcast.pipeline.prelearner import detach_dataset, set_extracted
 from hindcast.pipeline.targets import Targets
 from hindcast.run.inputs import Input, make_sources
 from user_errors import raises_user_error
@@ -534,7 +534,7 @@ def test_data_workers_receive_a_unit_without_the_index(make_dataset, make_data):
     for units in (UNITS, UNITS * 5):
         dataset = make_dataset(units, f"data-{len(units)}").filter("length > 1")
         prelearn = make_data(dataset, preLearner="user_steps:DoubleRewards")._sources[0]._loader.prelearn
-        detached, source = without_index(prelearn)
+        detached, source = detach_dataset(prelearn)
         pickled = pickle.dumps(detached)
         sizes.append(len(pickled))
         for unit in dataset.units[:6]:

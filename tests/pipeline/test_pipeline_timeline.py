@@ -17,7 +17,7 @@ def test_spans_are_counted_in_the_parts_that_they_overlap(monkeypatch: pytest.Mo
     timeline.add({"read": 10.0, "copy": 5.0})
     timeline.add({"read": 15.0})
     now = 60.0
-    busy = timeline.busy()
+    busy = timeline.busy_threads()
     assert busy.pop("seconds") == [60.0]
     assert NUM_BINS == 60
     assert busy == {

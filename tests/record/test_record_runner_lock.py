@@ -15,7 +15,7 @@ from hindcast.storage.location import resolve
 
 def test_wait_for_runners_ends_with_last_runner(tmp_path: Path) -> None:
     folder = resolve(tmp_path)
-    runners = [pool.join_runners(folder), pool.join_runners(folder)]
+    runners = [pool.register_runner(folder), pool.register_runner(folder)]
     waiting_thread = threading.Thread(target=pool.wait_for_runners, args=[folder])
     waiting_thread.start()
     for descriptor in runners:
@@ -29,7 +29,7 @@ def test_wait_for_runners_ends_with_last_runner(tmp_path: Path) -> None:
 
 def test_wait_for_runners_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_MAX_WAIT_SECONDS", 0.1)
-    descriptor = pool.join_runners(resolve(tmp_path))
+    descriptor = pool.register_runner(resolve(tmp_path))
     assert descriptor is not None
     with pytest.raises(OutputConflict, match=f"runners of an earlier run still write to {tmp_path}"):
         pool.wait_for_runners(resolve(tmp_path))
@@ -37,5 +37,5 @@ def test_wait_for_runners_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_memory_store_has_no_locks(memory_path: str) -> None:
-    assert pool.join_runners(resolve(memory_path)) is None
+    assert pool.register_runner(resolve(memory_path)) is None
     pool.wait_for_runners(resolve(memory_path))

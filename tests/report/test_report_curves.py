@@ -7,7 +7,14 @@ from matplotlib.figure import Figure
 from hindcast import formatting
 from hindcast.report.canvas import LIGHT, spread_apart
 from hindcast.report.curves import UNTIMED_LABEL, Curves, lookup
-from hindcast.report.plots import expert_plot, loss_plot, return_plot, running_mean, time_plot, value_plot
+from hindcast.report.plots import (
+    expert_picture,
+    loss_picture,
+    return_picture,
+    running_mean,
+    time_picture,
+    value_picture,
+)
 
 
 def make_result(iteration, *, loss=0.5, mean_return=None, weights_iteration=None, **other_fields):
@@ -99,7 +106,13 @@ def test_time_beyond_the_total_counts():
 
 def test_empty_run_has_no_pictures():
     curves = Curves([])
-    assert return_plot(curves) is loss_plot(curves) is time_plot(curves) is expert_plot(curves) is None
+    assert (
+        return_picture(curves)
+        is loss_picture(curves)
+        is time_picture(curves)
+        is expert_picture(curves)
+        is None
+    )
     assert curves.iterations == 0
 
 
@@ -113,7 +126,7 @@ def test_empty_run_has_no_pictures():
 )
 def test_title_of_return_plot_is_the_finding(returns, stop, title):
     curves = Curves([make_result(i, mean_return=float(value)) for i, value in enumerate(returns, 1)])
-    assert return_plot(curves, stop=stop).title == title
+    assert return_picture(curves, stop=stop).title == title
 
 
 def test_time_plot_shows_the_timeline_of_the_learner_that_waited_longest():
@@ -128,7 +141,7 @@ def test_time_plot_shows_the_timeline_of_the_learner_that_waited_longest():
     curves = Curves([make_result(1), result, result_without_data])
     assert curves.timeline == learners[1]
     assert Curves([result_without_data]).timeline == {}
-    picture = time_plot(curves)
+    picture = time_picture(curves)
     assert "one iteration of the learner that waited longest" in picture.caption
     figure = Figure()
     picture.draw(figure, LIGHT)
@@ -140,29 +153,31 @@ def test_time_plot_shows_the_timeline_of_the_learner_that_waited_longest():
 
 
 def test_title_of_time_plot_names_the_largest_share():
-    assert time_plot(Curves([make_result(1), make_result(2)])).title == "50 % of the time went into updates"
+    assert (
+        time_picture(Curves([make_result(1), make_result(2)])).title == "50 % of the time went into updates"
+    )
 
 
 def test_value_plot_shows_the_critics_values():
     lines = [make_result(1), make_result(2)]
     for value, line in zip((-3.0, 40.0), lines, strict=True):
         line["learners"]["default_policy"]["mean_q"] = value
-    plot = value_plot(Curves(lines))
+    plot = value_picture(Curves(lines))
     assert plot.title == "Mean Q rises from -3 to 40"
     assert "held-out" not in plot.caption
     signals = {"critic_initial_value": 12.5}
     offline = {"training_iteration": 2, "signals": signals}
     lines.append({"training_iteration": 2, "evaluation": {"offline": offline}})
     assert Curves(lines).initial_value.y.tolist() == [12.5]
-    assert "in the initial states of held-out episodes" in value_plot(Curves(lines)).caption
-    assert value_plot(Curves([make_result(1)])) is None
+    assert "in the initial states of held-out episodes" in value_picture(Curves(lines)).caption
+    assert value_picture(Curves([make_result(1)])) is None
 
 
 def test_expert_plot_is_over_sampled_timesteps():
     lines = [
         make_result(i, mean_return=100.0 * i, num_env_steps_sampled_lifetime=4096 * i) for i in (1, 2, 3)
     ]
-    picture = expert_plot(Curves(lines), stop=300, algorithm="PPO")
+    picture = expert_picture(Curves(lines), stop=300, algorithm="PPO")
     assert picture.title == "The PPO expert passes a return of 300 at 12.3k timesteps"
 
 

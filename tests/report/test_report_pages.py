@@ -24,9 +24,9 @@ from hindcast.formats.dataset_folder.manifest import Manifest, write_manifest
 from hindcast.formats.spec import DataSpec
 from hindcast.report.canvas import DARK, LIGHT, render
 from hindcast.report.curves import Curves
-from hindcast.report.data_plots import data_plots
+from hindcast.report.data_plots import data_pictures
 from hindcast.report.events import Outcome
-from hindcast.report.plots import RecordedReturns, loss_plot, return_plot, time_plot
+from hindcast.report.plots import RecordedReturns, loss_picture, return_picture, time_picture
 from hindcast.report.text import training_commands
 from hindcast.report.writing import write_recording_report, write_training_report
 from hindcast.storage.location import resolve
@@ -323,8 +323,8 @@ def test_finished_run_keeps_its_report(training, recording):
 def test_rendering_is_deterministic(tmp_path):
     curves = Curves(write_results(tmp_path))
     for plot in (
-        return_plot(curves, stop=450, recorded=RecordedReturns(480, 30, 100, 500)),
-        time_plot(curves),
+        return_picture(curves, stop=450, recorded=RecordedReturns(480, 30, 100, 500)),
+        time_picture(curves),
     ):
         assert render(plot, LIGHT) == render(plot, LIGHT)
 
@@ -332,7 +332,7 @@ def test_rendering_is_deterministic(tmp_path):
 @pytest.mark.parametrize("iterations", slow_except([1, 60], [1, 2, 60, 300]))
 def test_plots_draw_runs_of_any_length(tmp_path, iterations):
     curves = Curves(write_results(tmp_path, returns=np.linspace(-500, 9000, iterations).tolist()))
-    for plot in (return_plot(curves, stop=8000), loss_plot(curves), time_plot(curves)):
+    for plot in (return_picture(curves, stop=8000), loss_picture(curves), time_picture(curves)):
         checked_pixels(render(plot, DARK))
 
 
@@ -349,7 +349,7 @@ def test_plots_draw_runs_of_any_length(tmp_path, iterations):
 def test_action_plot_draws_any_space(tmp_path, monkeypatch, space, title):
     monkeypatch.chdir(tmp_path)
     write_dataset(action_space=space)
-    plot = data_plots(summarise(open_dataset("data")))["actions"]
+    plot = data_pictures(summarise(open_dataset("data")))["actions"]
     assert plot.title.startswith(title)
     checked_pixels(render(plot, LIGHT))
 
@@ -359,12 +359,12 @@ def test_title_names_an_action_that_is_never_taken(tmp_path, monkeypatch):
     write_dataset()
     summary = summarise(open_dataset("data"))
     wider_summary = summary.model_copy(update={"action_space": {"type": "Discrete", "n": 3, "start": 0}})
-    assert data_plots(wider_summary)["actions"].title == "1 of 3 actions is never taken"
+    assert data_pictures(wider_summary)["actions"].title == "1 of 3 actions is never taken"
 
 
 def test_title_says_that_all_returns_are_equal(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_dataset(num_episodes=1)
-    plots = data_plots(summarise(open_dataset("data")))
+    plots = data_pictures(summarise(open_dataset("data")))
     assert re.fullmatch(r"Every recorded episode returns \d+", plots["returns"].title)
     checked_pixels(render(plots["returns"], LIGHT))

@@ -277,8 +277,8 @@ class TestPlan:
 
 
 def test_replicas_are_clamped_to_machine_with_note() -> None:
-    assert LOCAL.replicas(1, "runners") == (1, None)
-    count, note = LOCAL.replicas(10_000, "runners")
+    assert LOCAL.num_replicas(1, "runners") == (1, None)
+    count, note = LOCAL.num_replicas(10_000, "runners")
     assert count == num_processors()
     assert note is not None
     assert f"10000 runners clamped to {num_processors()}" in note

@@ -54,9 +54,9 @@ POLICIES: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
         {"frameStack": 3, "distribution": "JointCategorical"},
     ),
     "masked": (
-        gym.spaces.Dict({"action_mask": gym.spaces.MultiBinary(3), "observations": VECTOR_OBSERVATIONS}),
-        gym.spaces.Discrete(3, start=2),
-        {**MEAN_STD, "frameStack": 2},
+        gym.spaces.Dict({"action_mask": gym.spaces.MultiBinary(5), "observations": VECTOR_OBSERVATIONS}),
+        gym.spaces.MultiDiscrete([2, 3], start=[2, 0]),
+        {**MEAN_STD, "frameStack": 2, "distribution": "JointCategorical"},
     ),
     "image": (IMAGE, gym.spaces.Discrete(2), CONVOLUTION),
     "lstm": (VECTOR_OBSERVATIONS, gym.spaces.Discrete(2), {"recurrent": "LSTM", "cellSize": 8}),

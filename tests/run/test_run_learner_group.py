@@ -148,7 +148,7 @@ class FakePlacement(LocalPlacement):
     def num_learners(self, _: Any) -> tuple[int, None]:
         return 9, None
 
-    def learners(self, *_: Any) -> Any:
+    def start_learners(self, *_: Any) -> Any:
         return self.workers
 
     def abandon(self) -> None:

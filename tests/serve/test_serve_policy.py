@@ -196,11 +196,21 @@ def test_composite_spaces_are_served_over_http(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("explore", [True, False])
-def test_actions_over_http_are_those_that_the_masks_allow(tmp_path: Path, explore: bool) -> None:
+@pytest.mark.parametrize(
+    ("actions", "offset"),
+    [
+        (gym.spaces.Discrete(5, start=2), -2),
+        (gym.spaces.MultiDiscrete([2, 3], start=[0, 4]), np.array([0, -2])),
+    ],
+    ids=["discrete", "elements"],
+)
+def test_actions_over_http_are_those_that_the_masks_allow(
+    tmp_path: Path, explore: bool, actions: gym.Space, offset: Any
+) -> None:
+    """`offset` turns the action's elements into the columns of the mask."""
     observations = gym.spaces.Dict(
         {"action_mask": gym.spaces.MultiBinary(5), "observations": gym.spaces.Box(-1, 1, (2,))}
     )
-    actions = gym.spaces.Discrete(5, start=2)
     model = ModelSpec(fcnet_hiddens=[8])
     module = build_module(observations, actions, model)
     policy = Policy(
@@ -214,13 +224,14 @@ def test_actions_over_http_are_those_that_the_masks_allow(tmp_path: Path, explor
     ):
         episode = client.start_episode()
         for _ in range(30):
-            mask = rng.permutation([1, 1, 0, 0, 0]).astype(np.int8)
+            mask = np.concatenate([rng.permutation([1, 0]), rng.permutation([1, 0, 0])]).astype(np.int8)
             observation = {"action_mask": mask, "observations": rng.uniform(-1, 1, 2).astype(np.float32)}
-            assert mask[client.get_action(episode, observation) - 2]
+            assert mask[client.get_action(episode, observation) + offset].all()
             client.log_returns(episode, 1.0)
         client.end_episode(episode, observation)
     log = read_all(tmp_path / "log").columns
-    assert log["obs/action_mask"][np.arange(30), log["actions"] - 2].all()
+    columns = (log["actions"] + offset).reshape(30, -1)
+    assert np.take_along_axis(log["obs/action_mask"][:30], columns, 1).all()
 
 
 def send_request(http_server: HttpServer, method: str, body: str, **headers: str) -> tuple[int, Any]:

@@ -123,7 +123,7 @@ def _schema_traits(algorithm: type[Algorithm]) -> dict[str, Any]:
 
 
 def _point_to_public_name(name: str) -> Any:
-    """Refuse a name that RLlib's module has and Hindcast's has not, such as `BCConfig` of `algorithms.bc`.
+    """Refuse a name that RLlib's module has and Hindcast's lacks, such as `BCConfig` of `algorithms.bc`.
 
     Raises:
         ImportError: the package `hindcast` has the name.

@@ -35,7 +35,7 @@ class ActorCriticOptions(AlgorithmOptions):
     """Discount factor."""
     n_step: Positive = 1
     """Steps n of the critics' targets: r is then the discounted sum of n rewards, s' the state after them, and the
-    discount gammaⁿ. More carry rewards back faster, with the bias of the recorded actions in between."""
+    discount gammaⁿ. More steps carry rewards back faster, but add the bias of the recorded actions in between."""
     tau: Annotated[float, Field(gt=0, le=1)] = 0.005
     """Target network update rate: target ← (1 - tau)·target + tau·network."""
 

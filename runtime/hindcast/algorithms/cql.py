@@ -120,7 +120,7 @@ class CQL(SAC):
     def _draw_noise(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> tuple[Tensor, Tensor, Tensor]:
         """Draw the noise of the actions from π(s) and of those from π(s'), and the uniform actions."""
         num_actions, policy = self.options.num_actions, cast(RLModule, nets["policy"])
-        # One more from π(s'): the first is a' of the TD target, the others are sampled actions of the gap.
+        # One action more from π(s'): the first is a' of the TD target, the others are sampled actions of the gap.
         noise, next_noise = (
             draw_action_noise(policy, batch, step, count) for count in (num_actions, num_actions + 1)
         )

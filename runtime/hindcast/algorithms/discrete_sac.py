@@ -30,7 +30,6 @@ from hindcast.learn.batches import compute_td_target
 from hindcast.learn.optimisers import OptimiserSpec, adam_specs
 from hindcast.learn.schedules import Schedule
 from hindcast.learn.streams import run_parallel
-from hindcast.models.action_masks import allowed_actions, has_action_mask
 from hindcast.models.networks import ActionValues, next_observations
 from hindcast.models.rl_module import RLModule
 
@@ -128,8 +127,8 @@ class DiscreteSAC(EnsembleActorCritic):
     def _target_entropy(self, policy: RLModule, batch: Tensors) -> Tensor | float:
         if self.options.target_entropy is not None:
             return self.options.target_entropy
-        if has_action_mask(policy.observation_space, policy.action_space):
-            return 0.98 * allowed_actions(batch).sum(-1).log().mean()
+        if (is_allowed := policy.allowed_actions(batch)) is not None:
+            return 0.98 * is_allowed.sum(-1).log().mean()
         return 0.98 * math.log(policy.action_head.inputs_size)
 
 

@@ -112,7 +112,7 @@ class DQN(Algorithm):
             n_step=options.n_step,
             sampling="prioritized" if options.prioritized_replay else "epochs",
             alpha=options.prioritized_replay_alpha,
-            # The losses raise the weights to a scheduled exponent.
+            # With a schedule, the losses raise the weights to the scheduled exponent (see `Needs`).
             beta=beta if isinstance(beta, float) else 1.0,
         )
 
@@ -131,7 +131,7 @@ class DQN(Algorithm):
             inputs.action_space,
             model.model_copy(update={"module_options": module_options}),
         )
-        # The value at the end of the schedule, for trainings without a sampler, in which `before_play` is not called.
+        # The value at the end of the schedule, because trainings without a sampler never call `before_play`.
         policy.epsilon.fill_(value_at(options.epsilon, _AFTER_SCHEDULE))
         nets = nn.ModuleDict({"policy": policy})
         if options.prioritized_replay and not is_constant(options.prioritized_replay_beta):

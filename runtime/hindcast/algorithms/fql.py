@@ -68,7 +68,7 @@ class FQLOptions(EnsembleOptions):
     action_chunk: Positive = 1
     """Actions chosen at once: above 1 for sparse rewards and temporally extended behaviour."""
     action_samples: Positive = 32
-    """Draws of z of which a greedy action is the best by the critics; 1 plays the same z always."""
+    """Number of draws of z among which the critics choose a greedy action; 1 always plays the same z."""
 
 
 class FQL(EnsembleActorCritic):
@@ -95,7 +95,7 @@ class FQL(EnsembleActorCritic):
         if chunk == 1:
             return super().needs()
         n_step = max(chunk, self.options.n_step)
-        return transitions(self.options.gamma, n_step=n_step, seq_len=chunk, stride=1, counts_starts=True)
+        return transitions(self.options.gamma, n_step=n_step, seq_len=chunk, stride=1, counts_sequences=True)
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         options = self.options
@@ -125,12 +125,12 @@ class FQL(EnsembleActorCritic):
     def losses(self, nets: nn.ModuleDict, batch: Tensors, step: Step) -> Losses:
         # The order of the draws is part of the results: TD target, flow, distillation.
         policy, is_recorded = cast(OneStepPolicy, nets["policy"]), recorded_mask(batch)
-        batch = from_first_steps(batch)
+        batch = keep_first_steps(batch)
         batch = self.draw_subset(batch, step)
         actions = policy.range.to_unit(batch[Columns.ACTIONS])
         q = _critics(nets)(batch)
         td_target = self._td_target(nets, batch, draw_normal_like(actions, step))
-        # Chunks that an episode's end cuts short have no n-step return over h steps.
+        # Without chunks that an episode's end cuts short, which have no return over h steps.
         critic_loss = mean_where(is_recorded.all(-1), (q - td_target).square().sum(0))
         flow_loss = mean_where(is_recorded, self._flow_errors(nets, batch, actions, step))
         distillation_loss, policy_q = self._distillation_loss(nets, batch, draw_normal_like(actions, step))
@@ -193,7 +193,7 @@ def recorded_mask(batch: Tensors) -> Tensor:
     )
 
 
-def from_first_steps(batch: Tensors) -> Tensors:
+def keep_first_steps(batch: Tensors) -> Tensors:
     """Reduce each sequence to its first step, which keeps the actions of all steps.
 
     The n-step return of the first step is that of the whole chunk. Padding is filled, see `fill_padding`. Columns with

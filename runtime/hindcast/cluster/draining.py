@@ -12,14 +12,14 @@ from hindcast.api.attempt import POOL_LABEL, Pool
 
 
 class DrainMonitor:
-    """Finds nodes that begin to drain."""
+    """Finds the pools of nodes that begin to drain."""
 
     def __init__(self) -> None:
         self._known_ids: set[str] = set()
 
-    def find_pools(self) -> set[Pool]:
+    def find_draining_pools(self) -> set[Pool]:
         """Return the pools of the nodes that began to drain since the last call."""
-        # Not in ray.util.state. Ray Train detects preemption by the same call.
+        # A private call, because ray.util.state has none for it; Ray Train uses it, too, to detect preemption.
         draining_ids = set(ray._private.state.state.get_draining_nodes())
         new_ids = draining_ids - self._known_ids
         self._known_ids |= new_ids

@@ -168,7 +168,7 @@ class Driver:
         If a learner's node shuts down, the task is stopped at its next safe point, which writes a checkpoint, and
         starts again on other nodes. If the head's node shuts down, the attempt ends that way.
         """
-        mailbox = Mailbox.open(self.pools.options("head"))
+        mailbox = Mailbox.open()
         task_ref = self._start(mailbox)
         is_stop_sent, deadline = False, math.inf
         drain_monitor = DrainMonitor()
@@ -179,7 +179,7 @@ class Driver:
             if self.sender.is_superseded or self.monitor.is_superseded:
                 ray.cancel(task_ref, force=True)
                 return None
-            draining_pools = drain_monitor.find_pools()
+            draining_pools = drain_monitor.find_draining_pools()
             if interruption.is_requested:
                 deadline = min(deadline, time.monotonic() + _SIGTERM_GRACE_SECONDS)
             if "head" in draining_pools:
@@ -194,7 +194,7 @@ class Driver:
                 message = "the node of a learner shuts down; the training continues on other nodes"
                 print(f"{title(self.resource)}: {message}")
                 self.sender.set_note(message)
-                mailbox = Mailbox.open(self.pools.options("head"))
+                mailbox.withdraw_stop_request()
                 task_ref, is_stop_sent = self._start(mailbox), False
             elif finished_refs or time.monotonic() > deadline:
                 return self._determine_outcome(result)

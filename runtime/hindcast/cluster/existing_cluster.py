@@ -42,7 +42,8 @@ def execute_on_ray(items: Sequence[LoadedResource], reporter: Reporter, address:
         os.chdir(folder)
 
     try:
-        # Tasks and data workers, too. For a program that has called ray.init itself, `RayWorkers` does what it can.
+        # The hook reaches all processes, tasks and data workers included. In a program that has called ray.init itself,
+        # only the actors of `RayWorkers` enter the folder.
         join_cluster(address, runtime_env={"worker_process_setup_hook": enter_folder}, **QUIET_OPTIONS)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise SpecError(f"--ray {address}: {' '.join(str(error).split())}") from error
@@ -66,10 +67,10 @@ def _train(
 ) -> tuple[Outcome, Sequence[Input]]:
     """Train on the cluster; this process only reports."""
     placement = RayPlacement()
-    # Otherwise the first learner or the data workers would wait for their GPUs.
+    # Checked first: Ray would let the first learner or the data workers wait for GPUs without end.
     placement.check_gpus(resource.spec.learners, resource.spec.pipeline.data_workers)
     inputs = prepare_inputs(resource, inputs, reporter, interruption, placement.options("learner", 1))
-    mailbox = Mailbox.open(placement.options("head"))
+    mailbox = Mailbox.open()
     with _forward_mail(mailbox, reporter, interruption):
         return train(resource, make_sources(inputs), mailbox, placement, interruption.check), inputs
 
@@ -83,7 +84,7 @@ def _forward_mail(mailbox: Mailbox, reporter: Reporter, interruption: Interrupti
         is_last = False
         while not is_last:
             is_last = is_over.wait(_POLL_SECONDS)
-            with contextlib.suppress(ray.exceptions.RayError):  # the end of the training says more
+            with contextlib.suppress(ray.exceptions.RayError):  # the training's own error says more
                 mail = mailbox.take(_POLL_SECONDS)
                 for resource, message in mail.notes:
                     reporter.note(resource, message)

@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 
+from hindcast.ray_session import companion_options
 from hindcast.report.events import Progress, Reporter
 from hindcast.run.interruption import Interruption
 
@@ -59,8 +60,8 @@ class _MailboxActor:
         mail, self._mail = self._mail, Mail()
         return mail
 
-    def request_stop(self) -> None:
-        self._is_stop_requested = True
+    def set_stop_requested(self, is_requested: bool) -> None:
+        self._is_stop_requested = is_requested
 
     def is_stop_requested(self) -> bool:
         return self._is_stop_requested
@@ -77,9 +78,9 @@ class Mailbox:
         self._pending_mail_ref: Any = None
 
     @classmethod
-    def open(cls, options: dict[str, Any]) -> Mailbox:
-        """Start the actor with these Ray options; it ends with the driver."""
-        return cls(ray.remote(_MailboxActor).options(**options).remote())
+    def open(cls) -> Mailbox:
+        """Start the actor on this node; it ends with the driver."""
+        return cls(ray.remote(_MailboxActor).options(**companion_options()).remote())
 
     @contextmanager
     def reporter(self) -> Iterator[Reporter]:
@@ -120,7 +121,11 @@ class Mailbox:
 
     def request_stop(self) -> None:
         """Request that the run ends at its next safe point."""
-        self._actor.request_stop.remote()
+        self._actor.set_stop_requested.remote(True)
+
+    def withdraw_stop_request(self) -> None:
+        """Let a task that starts later run: it does not see the earlier request."""
+        self._actor.set_stop_requested.remote(False)
 
 
 class _Poster(Reporter):

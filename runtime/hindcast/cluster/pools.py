@@ -54,7 +54,7 @@ class RayPlacement:
             return _reserve(0, gpus) | {"scheduling_strategy": "SPREAD"}
         return _reserve(cpus, gpus)
 
-    def replicas(self, requested: int, process_name: str) -> tuple[int, str | None]:  # noqa: ARG002
+    def num_replicas(self, requested: int, process_name: str) -> tuple[int, str | None]:  # noqa: ARG002
         """Return the requested count: pools have that size, and without pools runners reserve no CPUs."""
         return requested, None
 
@@ -62,7 +62,7 @@ class RayPlacement:
         """Lock the folder, as on one machine."""
         return sole_writer(state)
 
-    def recorders(
+    def start_recorders(
         self,
         count: int,
         task: RecordingTask,
@@ -75,7 +75,7 @@ class RayPlacement:
 
         return RayWorkers(count, Runner(task, self.on_episode), self.options("runner", cpus))
 
-    def evaluation_workers(self, count: int, evaluator: EnvEvaluator) -> Workers[EnvEvaluator]:
+    def start_evaluation_workers(self, count: int, evaluator: EnvEvaluator) -> Workers[EnvEvaluator]:
         """Start actors in the pool of data workers, with one CPU each."""
         from hindcast.ray_workers import RayWorkers
 
@@ -117,9 +117,10 @@ class RayPlacement:
         if not workers.gpus or not workers.interval[1]:
             return
         requests = {"GPU": self.learner_options(learners).get("num_gpus", 0)}
-        spare = [node | {"GPU": node.get("GPU", 0) - workers.gpus} for node in _alive_nodes()]
-        # A node has no GPU for a data worker once it has one learner more than fit beside the worker.
-        limit = sum(_capacity(node, requests) + 1 for node in spare if node["GPU"] >= 0)
+        # The GPUs that each node has left beside a data worker. A node has no room for the worker once it has one
+        # learner more than these GPUs suffice for, so `limit` learners can occupy all nodes.
+        remaining_nodes = [node | {"GPU": node.get("GPU", 0) - workers.gpus} for node in _alive_nodes()]
+        limit = sum(_capacity(node, requests) + 1 for node in remaining_nodes if node["GPU"] >= 0)
         if limit and (not requests["GPU"] or num_learners < limit):
             return
         raise SpecError(
@@ -137,7 +138,7 @@ class RayPlacement:
             return self.options("learner", cpus, learners.gpus)
         return self.options("learner", cpus // per_pod, learners.gpus / per_pod)
 
-    def learners(self, count: int, learners: LearnersSpec, context: Context) -> Workers[Context]:
+    def start_learners(self, count: int, learners: LearnersSpec, context: Context) -> Workers[Context]:
         """Start actors in the pool of learners."""
         from hindcast.ray_workers import RayWorkers
 

@@ -16,7 +16,8 @@ from hindcast.errors import SpecError
 from hindcast.ray_session import is_driver_of_cluster
 from hindcast.run.placement import LOCAL, Placement
 
-_PATIENCE_SECONDS: Final = 15.0
+_WARNING_DELAY_SECONDS: Final = 15.0
+"""Time to wait for this node's CPUs and GPUs before a warning."""
 _LOG = logging.getLogger("hindcast")
 
 
@@ -72,7 +73,7 @@ def _reserve_here(options: dict[str, Any]) -> Iterator[None]:
     reservation = ray.remote(_Reservation).options(scheduling_strategy=strategy, **options).remote()
     try:
         gpu_ids = reservation.gpu_ids.remote()
-        if not ray.wait([gpu_ids], timeout=_PATIENCE_SECONDS)[0]:
+        if not ray.wait([gpu_ids], timeout=_WARNING_DELAY_SECONDS)[0]:
             _LOG.warning(
                 "the first learner waits until %d CPUs and %g GPUs of this node are free", num_cpus, num_gpus
             )

@@ -32,8 +32,8 @@ from hindcast.report.events import Progress
 from hindcast.report.progress import Pace, format_amount
 
 REFUSAL_SECONDS: Final = 600.0
-"""After so long with refusals only, the attempt counts as superseded. A later attempt that has begun to write is
-noticed within seconds, by the lease of the run's folder."""
+"""Time of uninterrupted refusals after which the attempt counts as superseded. A later attempt that has begun to write
+is noticed within seconds, by the lease of the run's folder."""
 
 _MAX_BACKOFF_SECONDS: Final = 15.0
 _HEARTBEAT_SECONDS: Final = MAX_REPORT_INTERVAL_SECONDS - 5  # leaves time for one retry

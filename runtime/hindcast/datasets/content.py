@@ -79,7 +79,7 @@ class Content:
         return cls(data["episodes"], data["timesteps"], sums)
 
     def difference(self, other: Content) -> str | None:
-        """Describe the other content's difference, as a clause after "has"; None if they are equal."""
+        """Describe the other content as the object of "has", such as "3 episodes instead of 5"; None if it is equal."""
         for quantity in ("episodes", "timesteps"):
             count, other_count = getattr(self, quantity), getattr(other, quantity)
             if count != other_count:

@@ -35,7 +35,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 RefusalReason = Literal["unreadable", "missing", "changed", "mixed-layouts"]
 RefusalHandler = Callable[[RefusalReason, Location, DataError], None]
-"""Called for a file that cannot be used: it raises, or records the error so that the search continues."""
+"""Called for a file that cannot be used. It raises the error, or records it; then the search continues."""
 
 
 def raise_refusal(reason: RefusalReason, location: Location, error: DataError) -> None:  # noqa: ARG001

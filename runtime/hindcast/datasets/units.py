@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hindcast.datasets.file_index import IndexedFile
 from hindcast.episodes.block import I64
-from hindcast.formats.entries import RowGroup, row_group_column, row_group_columns, to_numbers
+from hindcast.formats.entries import RowGroup, numbers_to_numpy, row_group_column, row_group_columns
 from hindcast.formats.spec import DataSpec
 
 UNIT_BYTES = 16 << 20
@@ -188,7 +188,7 @@ def build_units(files: Sequence[IndexedFile], unit_bytes: int = UNIT_BYTES) -> U
     group_ids, first_rows = _list_values(columns, "continued")
     is_continued = np.zeros(len(groups), dtype=np.bool_)
     is_continued[group_ids[first_rows == 0]] = True
-    starts = _cut(group_bytes, is_continued, unit_bytes)
+    starts = _find_unit_starts(group_bytes, is_continued, unit_bytes)
     lengths, episode_bounds = _join_rows(columns, starts)
     return Units(
         paths=[str(file.location) for file in files],
@@ -222,7 +222,7 @@ def _row_mask(groups: Sequence[RowGroup], row_lists: Sequence[Sequence[int]]) ->
     return mask
 
 
-def _cut(group_bytes: I64, is_continued: NDArray[np.bool_], unit_bytes: int) -> I64:
+def _find_unit_starts(group_bytes: I64, is_continued: NDArray[np.bool_], unit_bytes: int) -> I64:
     """Return `[U]` index of each unit's first row group."""
     starts = array("q")  # far smaller than lists of numbers
     size = 0
@@ -288,7 +288,7 @@ def _bounds(sizes: NDArray[Any]) -> I64:
 
 
 def _list_sizes(columns: pa.ChunkedArray, name: str) -> NDArray[np.int32]:
-    sizes: NDArray[np.int32] = to_numbers(pc.list_value_length(pc.struct_field(columns, name)))
+    sizes: NDArray[np.int32] = numbers_to_numpy(pc.list_value_length(pc.struct_field(columns, name)))
     return sizes
 
 

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from hindcast.datasets.units import EpisodeLocation
+from hindcast.episodes.action_kinds import mask_sizes
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import MASK_LEAF, SCALAR_COLUMNS, Columns, is_per_observation, leaves_of, root
 from hindcast.episodes.spaces import flatten_space, num_values
@@ -172,10 +173,20 @@ def check_block(
 def _find_forbidden_actions(block: Block, action_space: gym.Space | None) -> NDArray[np.bool_] | None:
     """Return `[S]` True for actions that the action mask of their observation forbids; None if there are none."""
     mask, actions = block.columns.get(MASK_LEAF), block.columns.get(Columns.ACTIONS)
-    if mask is None or actions is None or not isinstance(action_space, spaces.Discrete):
+    if (
+        mask is None
+        or actions is None
+        or not isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete)
+    ):
         return None
-    indices = actions.reshape(-1).astype(np.int64) - int(action_space.start)
-    is_forbidden = mask[block.obs_row, indices] == 0
+    sizes = mask_sizes(mask.shape[1:], action_space)
+    if sizes is None:
+        return None
+    indices = (actions.astype(np.int64) - action_space.start).reshape(len(actions), -1)
+    if len(sizes) < indices.shape[1] and isinstance(action_space, spaces.MultiDiscrete):
+        indices = np.ravel_multi_index(tuple(indices.T), action_space.nvec.ravel())[:, None]
+    columns = indices + np.cumsum((0, *sizes[:-1]))
+    is_forbidden = (mask.reshape(len(mask), -1)[block.obs_row[:, None], columns] == 0).any(1)
     return is_forbidden if is_forbidden.any() else None
 
 

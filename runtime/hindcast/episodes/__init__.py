@@ -1,0 +1,1 @@
+"""Episodes, their columnar form `Block`, and the spaces of their values."""

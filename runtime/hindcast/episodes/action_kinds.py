@@ -30,10 +30,10 @@ def action_problem(algorithm: str, kind: ActionKind, space: gym.Space[Any]) -> s
     if kind != "continuous":
         return None
     if not (isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)):
-        discrete_form = {"CQL": "DiscreteCQL or DQN", "SAC": "DiscreteSAC, DQN or DiscreteCQL"}
-        valued = discrete_form.get(algorithm, "DQN or DiscreteCQL")
-        others = f"{valued}, or IQL, MARWIL or BC" if is_discrete else "IQL, MARWIL or BC"
-        return f"{algorithm} requires continuous actions in one float Box, not {space}; use {others}"
+        q_algorithms = {"CQL": "DiscreteCQL or DQN", "SAC": "DiscreteSAC, DQN or DiscreteCQL"}
+        q_algorithm = q_algorithms.get(algorithm, "DQN or DiscreteCQL")
+        alternatives = f"{q_algorithm}, or IQL, MARWIL or BC" if is_discrete else "IQL, MARWIL or BC"
+        return f"{algorithm} requires continuous actions in one float Box, not {space}; use {alternatives}"
     if not space.is_bounded():
         return (
             f"{algorithm} requires bounded actions, but {space} is not bounded on every side; use IQL, MARWIL or BC, "
@@ -43,14 +43,39 @@ def action_problem(algorithm: str, kind: ActionKind, space: gym.Space[Any]) -> s
 
 
 def num_joint_actions(space: gym.spaces.Discrete | gym.spaces.MultiDiscrete) -> int:
-    """Return the number of actions, of a MultiDiscrete space that of all combinations."""
+    """Return the number of actions; for a MultiDiscrete space, the number of combinations of its elements."""
     if isinstance(space, gym.spaces.Discrete):
         return int(space.n)
     return math.prod(int(size) for size in space.nvec.ravel())
 
 
 def joint_actions_problem(space: gym.Space[Any]) -> str | None:
-    """Describe that a MultiDiscrete space has too many combinations; None if it has not."""
+    """Describe the number of combinations if a MultiDiscrete space has too many; otherwise None."""
     if not isinstance(space, gym.spaces.MultiDiscrete) or num_joint_actions(space) <= MAX_JOINT_ACTIONS:
         return None
     return f"{num_joint_actions(space):,} combinations, more than {MAX_JOINT_ACTIONS:,}"
+
+
+def mask_sizes(shape: tuple[int, ...], space: gym.Space[Any]) -> tuple[int, ...] | None:
+    """Return the number of values of each choice that an action mask of a shape masks, one choice after the other.
+
+    Args:
+        shape: `[n]` for a Discrete space. For a MultiDiscrete space the sum of its elements' numbers of values, a
+            choice for each element; or the number of combinations, one choice of a combination. If both numbers are
+            equal, the mask is of elements. The combinations of two elements may also have the shape `[n, m]`.
+        space: the action space.
+
+    Returns:
+        The sizes; None if the shape fits no mask of these actions.
+    """
+    if isinstance(space, gym.spaces.Discrete):
+        return (int(space.n),) if shape == (space.n,) else None
+    if not isinstance(space, gym.spaces.MultiDiscrete):
+        return None
+    sizes = tuple(int(size) for size in space.nvec.ravel())
+    if shape == (sum(sizes),):
+        return sizes
+    num_combinations = math.prod(sizes)
+    return (
+        (num_combinations,) if shape == (num_combinations,) or (len(sizes) == 2 and shape == sizes) else None
+    )

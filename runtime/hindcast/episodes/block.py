@@ -41,7 +41,7 @@ class Block:
         details: `[N]` data of each episode in addition to its steps, encoded by `episodes.details`, object array of
             `str`; None if all are empty.
         logged_metrics: metrics that the user's code logged in the pipeline (`MetricsLogger.drain`); reported once, and
-            not passed on to other blocks of these episodes (by `take`, `cut` or `concat` of several blocks).
+            not copied to other blocks of these episodes (by `take`, `cut` or `concat` of several blocks).
     """
 
     columns: dict[str, NDArray]
@@ -94,7 +94,7 @@ class Block:
         return np.arange(self.num_steps) - np.repeat(self.start - self.t_started, self.length)
 
     def step_flags(self, per_episode: Bool) -> Bool:
-        """Return `[S]` an episode flag (`terminated`, `truncated`) at the episode's last step, False elsewhere."""
+        """Return `[S]` flags of steps: the episode's flag (`terminated`, `truncated`) at its last step, else False."""
         flags = np.zeros(self.num_steps, dtype=np.bool_)
         # an episode without steps has no last step: its index would be another episode's
         nonempty = self.length > 0

@@ -8,7 +8,7 @@ from typing import Final
 
 SEPARATOR: Final = "/"
 MASK_LEAF: Final = "obs/action_mask"
-"""Leaf of observations `[n]`: 0 where one of n discrete actions is forbidden."""
+"""Leaf of observations: 0 where a discrete action is forbidden."""
 DETAILS: Final = "episode_details"
 """Column in files for the data of each episode in addition to its steps. A block has no such column."""
 EMPTY_INFO: Final = "{}"  # an info dict without entries, as the JSON text of the infos column
@@ -40,11 +40,12 @@ class Columns:
     LOSS_MASK = "loss_mask"
     SEQ_LENS = "seq_lens"
     DISCOUNTS = "discounts"
-    TIME = "time_of_row"  # of tables, until their rows are episodes; `input.time` names its column
+    TIME = "time_of_row"  # only while rows become episodes: the time of a row, from the column that `input.time` names
     DELTA_T = "delta_t"  # duration of a step in units of time, at least 0; without it, each step takes 1
     N_STEP = "n_step"
     NEXT_ACTIONS = "new_actions"
-    FOLLOWED = "followed"  # this and the columns of targets are Hindcast's own, see `Needs`
+    # `FOLLOWED` and the columns of returns are Hindcast's own; see `Needs`.
+    FOLLOWED = "followed"  # whether the step of `new_actions` is in the same episode or fragment
     RETURNS_TO_GO = "returns_to_go"
     MC_RETURNS = "mc_returns"
     PREV_REWARDS = "prev_rewards"

@@ -237,7 +237,7 @@ class EpisodeData(EpisodeAccess):
             )
         if buffer.lookback != lookback:
             raise ValueError(
-                f"episode {self.id_} has a lookback of {lookback} rewards, but of {buffer.lookback} {name}"
+                f"the lookback of episode {self.id_} has {lookback} rewards, but {buffer.lookback} {name}"
             )
 
 

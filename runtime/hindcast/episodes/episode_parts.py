@@ -26,13 +26,14 @@ def slice_steps(episode: E, steps: slice, lookback: int | None) -> E:
     len_lookback = episode.rewards.lookback if lookback is None else lookback
     _require_lookback(len_lookback)
     num_steps = episode.rewards.len_incl_lookback()
-    positions = episode.rewards.positions(steps)
+    positions = episode.rewards.slice_positions(steps)
     if positions.step < 0:
         raise ValueError(
             f"a slice of episode {episode.id_} has the step {positions.step}: it must be positive"
         )
     start = min(max(positions.start, 0), num_steps)
     indices = range(start, max(start, min(positions.stop, num_steps)), positions.step)
+    # A slice also has the observation after its last step, which follows it by `step`.
     stop = start + len(indices) * positions.step
     if stop > num_steps:
         raise ValueError(

@@ -105,19 +105,19 @@ class InfiniteLookbackBuffer:
             )
         from_lookback, total = neg_index_as_lookback, self.len_incl_lookback()
         if isinstance(indices, int | np.integer):
-            position = self._position(int(indices), from_lookback)
+            position = self._resolve_index(int(indices), from_lookback)
             if 0 <= position < total:
                 return self._encode(self._take(position), one_hot_discrete)
             if fill is None:
                 raise self._out_of_range_error(indices, from_lookback)
             return self._fill_value(fill, one_hot_discrete)
-        positions = self._positions(indices, from_lookback, is_filled=fill is not None)
+        positions = self._resolve_indices(indices, from_lookback, is_filled=fill is not None)
         # a slice gives views, indices would copy
         if isinstance(positions, range) and positions == _clip(positions, total):
             return self._encode_all(self._take(_as_slice(positions)), one_hot_discrete)
         return self._gather(positions, fill, one_hot_discrete)
 
-    def positions(self, indices: slice, neg_index_as_lookback: bool = False) -> range:
+    def slice_positions(self, indices: slice, neg_index_as_lookback: bool = False) -> range:
         """Return the positions of a slice, which may be outside the data. A slice without bounds covers all timesteps.
 
         Raises:
@@ -127,9 +127,9 @@ class InfiniteLookbackBuffer:
         step = 1 if indices.step is None else int(indices.step)
         start, stop = (self.lookback, total) if step > 0 else (total - 1, self.lookback - 1)
         if indices.start is not None:
-            start = self._position(int(indices.start), neg_index_as_lookback)
+            start = self._resolve_index(int(indices.start), neg_index_as_lookback)
         if indices.stop is not None:
-            stop = self._position(int(indices.stop), neg_index_as_lookback)
+            stop = self._resolve_index(int(indices.stop), neg_index_as_lookback)
         if step == 0:
             raise ValueError("the step of a slice cannot be 0")
         return range(start, stop, step)
@@ -149,7 +149,7 @@ class InfiniteLookbackBuffer:
         """
         if isinstance(at_indices, int | np.integer):
             at_indices, new_data = [int(at_indices)], [new_data]
-        positions = list(self._positions(at_indices, neg_index_as_lookback, is_filled=False))
+        positions = list(self._resolve_indices(at_indices, neg_index_as_lookback, is_filled=False))
         samples = self._convert_samples(new_data)
         count = batched.batch_length(samples) if self.finalized else len(samples)
         if count != len(positions):
@@ -284,22 +284,24 @@ class InfiniteLookbackBuffer:
         )
         return f"{type(self).__name__}({lookback_items} <- lookback({self.lookback}) | {items})"
 
-    def _position(self, index: int, from_lookback: bool) -> int:
+    def _resolve_index(self, index: int, from_lookback: bool) -> int:
         return self.lookback + index if index >= 0 or from_lookback else self.len_incl_lookback() + index
 
-    def _positions(
+    def _resolve_indices(
         self, indices: slice | Sequence[int] | None, from_lookback: bool, is_filled: bool
     ) -> Sequence[int]:
-        """Return the positions of indices; for a slice a range. Without `is_filled` slices are clipped to the data.
+        """Return the positions of indices in the data; for a slice a range.
+
+        Without `is_filled`, slices are clipped to the data.
 
         Raises:
             IndexError: an index in a list is out of range, without `is_filled`.
         """
         total = self.len_incl_lookback()
         if indices is None or isinstance(indices, slice):
-            slice_positions = self.positions(indices or slice(None), from_lookback)
-            return slice_positions if is_filled else _clip(slice_positions, total)
-        positions = [self._position(int(index), from_lookback) for index in indices]
+            slice_range = self.slice_positions(indices or slice(None), from_lookback)
+            return slice_range if is_filled else _clip(slice_range, total)
+        positions = [self._resolve_index(int(index), from_lookback) for index in indices]
         for index, position in zip(indices, positions, strict=True):
             if not (is_filled or 0 <= position < total):
                 raise self._out_of_range_error(index, from_lookback)

@@ -1,7 +1,7 @@
 """Gymnasium spaces: the two stored forms of each kind, and the structure of composite spaces.
 
-A kind of space is a class here, and a model in `api.spaces`, which knows neither Gymnasium nor NumPy. `space_struct`
-splits composite spaces into leaf spaces, and `space_from_struct` combines them.
+Each kind of space has a class here, and a model in `api.spaces`, which imports neither Gymnasium nor NumPy.
+`space_struct` splits composite spaces into leaf spaces, and `space_from_struct` combines them.
 
 JSON is the readable form of resources, manifests and checkpoints: `{"type": "Box", "low": …}`. State is the form in
 an episode's state (`SingleAgentEpisode.get_state`): the maps of RLlib's episode files, `{"space": "box", "low": …}`,
@@ -50,8 +50,8 @@ class NamedBox(spaces.Box):
     def __init__(self, box: spaces.Box, names: Sequence[str]) -> None:
         if len(box.shape) > 1 or len(names) != int(np.prod(box.shape)) or len(set(names)) < len(names):
             raise ValueError(
-                f"there are the names {list(names)} for a Box of shape {list(box.shape)}: each element of a vector "
-                "requires a name of its own"
+                f"the names {list(names)} do not fit a Box of shape {list(box.shape)}: each element of a vector "
+                "requires one name, and no name may occur twice"
             )
         super().__init__(box.low, box.high, shape=box.shape, dtype=box.dtype.type)
         self.names = tuple(names)
@@ -75,7 +75,9 @@ def names_of(space: gym.Space) -> tuple[str, ...]:
 
 
 def read_named(value: Any, space: gym.Space | None) -> Any:
-    """Return a value of a space with mappings of a `NamedBox` (`{"heart_rate": 80}`) as arrays, and with None as NaN.
+    """Convert a value that a user writes to a value of the space.
+
+    A mapping for a `NamedBox` (`{"heart_rate": 80}`) becomes an array, and None among floats becomes NaN.
 
     Raises:
         DataError: a name is unknown.

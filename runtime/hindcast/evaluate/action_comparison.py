@@ -233,7 +233,7 @@ def _count_values(name: str, is_discrete: bool, recorded_values: F64, policy_val
         if len(common_values) < len(unique_values):
             names.append("other")
 
-        def find(column: F64) -> NDArray[np.int64]:
+        def indices_of(column: F64) -> NDArray[np.int64]:
             index = np.searchsorted(common_values, column).clip(max=len(common_values) - 1)
             return np.where(common_values[index] == column, index, len(common_values))
     else:
@@ -241,7 +241,7 @@ def _count_values(name: str, is_discrete: bool, recorded_values: F64, policy_val
         edges = np.linspace(low, high if high > low else low + 1, _NUM_RANGES + 1)
         names = [f"{significant(start)} to {significant(end)}" for start, end in pairwise(edges)]
 
-        def find(column: F64) -> NDArray[np.int64]:
+        def indices_of(column: F64) -> NDArray[np.int64]:
             return (np.searchsorted(edges, column, side="right") - 1).clip(0, _NUM_RANGES - 1)
 
     return _Element(
@@ -250,8 +250,8 @@ def _count_values(name: str, is_discrete: bool, recorded_values: F64, policy_val
         is_discrete,
         recorded_values,
         policy_values,
-        find(recorded_values),
-        find(policy_values),
+        indices_of(recorded_values),
+        indices_of(policy_values),
     )
 
 

@@ -182,7 +182,12 @@ def _new_module(policy: Policy, options: CloneOptions, seed: int) -> RLModule:
     module = policy.module
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = ModelSpec(fcnet_hiddens=list(options.hiddens), fcnet_activation="relu")
+        model = ModelSpec(
+            fcnet_hiddens=list(options.hiddens),
+            fcnet_activation="relu",
+            # Masks of combinations need it, and only it represents dependent elements.
+            distribution="jointCategorical" if module.action_head.is_joint else "auto",
+        )
         return build_module(module.observation_space, module.action_space, model, value=False)
 
 

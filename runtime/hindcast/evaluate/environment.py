@@ -1,4 +1,4 @@
-"""Evaluates a policy by playing whole, seeded episodes, without a bias towards short ones."""
+"""Evaluate a policy by playing whole, seeded episodes, without a bias towards short ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates a policy's return from episodes that another policy played.
+"""Estimate a policy's return from episodes that another policy played.
 
 The policy that played is the behaviour μ; the policy to evaluate is the target π. W_t is the product of the ratios
 π(a_k|s_k) / μ(a_k|s_k) of an episode's steps k = 0 to t; Q and V are a model's values of π. Voloshin et al. 2019
@@ -183,7 +183,7 @@ def effective_episodes(weights: F64) -> float:
     if max_weight == 0.0:
         return 0.0
     scaled_weights = weights / max_weight
-    # A mean weight below 1 shows that episodes of large weight were not recorded.
+    # A mean weight below 1, its expectation, shows that episodes of large weight were not recorded.
     return float(
         scaled_weights.sum() ** 2
         / np.square(scaled_weights).sum()

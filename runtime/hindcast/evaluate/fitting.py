@@ -1,4 +1,4 @@
-"""Fits the networks of an offline evaluation with Adam on random batches of recorded steps."""
+"""Fit the networks of an offline evaluation with Adam on random batches of recorded steps."""
 
 from __future__ import annotations
 

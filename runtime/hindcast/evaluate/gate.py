@@ -1,4 +1,4 @@
-"""A sequential test of a policy against the recorded policy, which may be looked at after any episode.
+"""A sequential test of a policy against the recorded policy; its result may be looked at after any episode.
 
 An episode has the discounted return G within known bounds, scaled to g in 0 to 1, and the weight W, the product of its
 ratios π(a|s) / μ(a|s), whose expectation is 1. Then Z = W·g + 1 - g is not negative, and its expectation is 1 + Δ,
@@ -24,7 +24,8 @@ Decision = Literal["promoted", "kept", "undecided"]
 _SHARES: Final = np.geomspace(0.002, 0.9, 24)
 """Shares of the capital that the gamblers stake; gains of 0.1 % of the range of returns need the smallest ones."""
 _MAX_WEIGHT: Final = 1e200
-"""Upper bound of weights, with which capital stays finite; smaller weights only make decisions later."""
+"""Upper bound of weights, so that capital stays finite. Reducing a weight never causes a wrong decision, only a later
+one."""
 _MAX_BATCH: Final = 4096
 """Number of episodes whose capitals are in memory at a time."""
 
@@ -76,6 +77,7 @@ class GateTest:
             1,
         )
         growth = np.log1p(_SHARES * (outcomes[..., None] - 1))
+        # Added one after the other, so that a split of the episodes into several calls changes no bit.
         log_capital = np.add.accumulate(np.concatenate([self.log_capital[None], growth]))[1:]
         is_decisive = _log_means(log_capital) >= -math.log(self.error)
         decisive_episodes = np.flatnonzero(is_decisive.any(1))

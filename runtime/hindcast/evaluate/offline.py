@@ -1,4 +1,4 @@
-"""Evaluates a policy on recorded episodes alone: estimates with intervals, and a verdict."""
+"""Evaluate a policy on recorded episodes alone: estimates with intervals, and a verdict."""
 
 from __future__ import annotations
 
@@ -394,7 +394,7 @@ class _Evaluation:
 
     @cached_property
     def _refusals(self) -> dict[str, str]:
-        """Name of each refused estimate -> reason; dr and wdr, without ratios and model, have the model's reason."""
+        """Name of each refused estimate -> reason; for dr and wdr, which need ratios and a model, first the model's."""
         ratio_reasons: dict[str, str] = dict.fromkeys(
             (*RATIO_ESTIMATES, *DOUBLY_ROBUST_ESTIMATES), self._ratio_refusal
         )
@@ -489,6 +489,7 @@ class _Evaluation:
         return continuation_values(self._evidence)
 
     def _behaviour_continued(self) -> Estimate | None:
+        """Return the recorded policy's return, with the model's values of what followed cut-off episodes, if any."""
         if not self._continuation.any():
             return None
         value = float(self._resampled_estimates["behaviour"][0] + self._continuation.mean())
@@ -524,7 +525,7 @@ class _Evaluation:
                 problems.append(problem)
             else:
                 return self._verdict_by(name)
-        # The reason of a missing model is of no use to someone who requested none.
+        # That no model was requested is the reason only if there is no other: the user knows it.
         reasons = [problem for problem in problems if problem != NO_MODEL_REQUESTED] or problems
         return no_verdict(reasons[0])
 

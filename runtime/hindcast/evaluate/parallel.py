@@ -1,4 +1,4 @@
-"""Evaluates policies in other processes while training continues in this one."""
+"""Evaluate policies in other processes while training continues in this one."""
 
 from __future__ import annotations
 

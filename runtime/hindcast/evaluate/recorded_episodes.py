@@ -1,4 +1,4 @@
-"""Loads recorded episodes into memory as the networks of a policy see them."""
+"""Load recorded episodes into memory as the networks of a policy see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States in one sentence whether a policy is better than the one that recorded the data.
+"""State in one sentence whether a policy is better than the one that recorded the data.
 
 The verdict is read off the interval of the difference between the two returns on the same episodes, so that their luck
 cancels. tests/evaluate/test_evaluate_verdict.py measures how often it is wrong.
@@ -27,7 +27,7 @@ MIN_RECORDED_ACTIONS: Final = 10
 """Number of times that an action must be recorded before a verdict on a policy that takes it more often."""
 
 _NEGLIGIBLE_ERROR: Final = 1e-6
-"""Standard error up to which a difference counts as none, in standard errors of the recorded return."""
+"""Standard error up to which a difference counts as zero, in standard errors of the recorded return."""
 _MAX_WEIGHT_ERRORS: Final = 2.0
 """Standard errors by which the mean weight of whole episodes may differ from 1 without a margin."""
 
@@ -97,9 +97,9 @@ class Difference:
         # Equal policies differ by rounding errors, which must not count as gains.
         if error <= _NEGLIGIBLE_ERROR * return_error:
             return cls(value, 0.0, 1)
-        # Satterthwaite's: twice the square of a variance, divided by the variance of its estimate. That of a sum of N
-        # squares is the sum of their squares without the part that their mean has. A normal sample's is N - 1; one
-        # episode with all the variance leaves 2.
+        # Satterthwaite's degrees of freedom: 2·V² / Var(V), where V is the estimated variance, here the sum Σ qᵢ of N
+        # squares. Var(V) is estimated by Σ qᵢ² - (Σ qᵢ)² / N. Normal samples have N - 1 degrees of freedom, the upper
+        # bound; if one episode has all the variance, 2 remain.
         squared_total, num_episodes = total**2, len(squares)
         variance = float(np.square(squares).sum()) - squared_total / num_episodes
         degrees_of_freedom = 2 * squared_total / max(variance, 2 * squared_total / (num_episodes - 1))

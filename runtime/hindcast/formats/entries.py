@@ -176,7 +176,11 @@ def check_path(path: str) -> str:
 
 
 def row_group_columns(files: Iterable[FileEntry]) -> pa.ChunkedArray:
-    """Return the row groups of all files, in order, as columns of the type `row_group_type()`."""
+    """Return the row groups of all files, in order, as columns of the type `row_group_type()`.
+
+    Row groups of an index are columns already: those of adjacent files are slices of them, which are joined again, so
+    that no object is made for each row group.
+    """
     chunks: list[pa.StructArray] = []
     objects: list[dict[str, Any]] = []
     part: RowGroups | None = None
@@ -207,10 +211,10 @@ def row_group_columns(files: Iterable[FileEntry]) -> pa.ChunkedArray:
 def row_group_column(row_groups: pa.ChunkedArray, name: str) -> NDArray[Any]:
     """Return a column of row groups; of a column of lists, all values."""
     column = pc.struct_field(row_groups, name)
-    return to_numbers(pc.list_flatten(column) if pa.types.is_list(column.type) else column)
+    return numbers_to_numpy(pc.list_flatten(column) if pa.types.is_list(column.type) else column)
 
 
-def to_numbers(column: pa.ChunkedArray) -> NDArray[Any]:
+def numbers_to_numpy(column: pa.ChunkedArray) -> NDArray[Any]:
     """Return numbers without nulls as an array."""
     # to_numpy() would import pandas, which takes 30 MiB
     return np.concatenate([np.empty(0, dtype=np.int32), *map(np.from_dlpack, column.chunks)])

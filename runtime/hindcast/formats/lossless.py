@@ -34,7 +34,7 @@ def fit_shape(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any] | Non
 
 
 def find_rounded_row(array: NDArray[Any], dtype: np.dtype) -> int | None:
-    """Return the first row `[n, *shape]` with an integer that the dtype, a float, would round; None without one."""
+    """Return the index of the first row with an integer that a float dtype would round; None if there is none."""
     if array.dtype.kind not in "iu" or dtype.kind != "f" or not array.size:
         return None
     limit = 2 ** (np.finfo(dtype).nmant + 1)
@@ -105,7 +105,7 @@ def to_integers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
         return np.where(is_wrong, 0, array).astype(np.int64), is_wrong
 
 
-def to_numbers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
+def parse_numbers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
     """Convert texts of numbers to float64; an array of numbers stays.
 
     Returns:

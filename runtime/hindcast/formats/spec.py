@@ -70,7 +70,7 @@ class Leaf:
         return self == other or (are_numbers and self.shape == other.shape)
 
     def difference(self, name: str, other: Leaf, *, can_widen: bool) -> str | None:
-        """Describe why a leaf `name` of two specs cannot be one, as a clause; None if it can.
+        """Describe why the leaf `name` of two specs cannot be merged, as a clause; None if it can.
 
         Args:
             name: the leaf's name.
@@ -145,8 +145,8 @@ class DataSpec:
     environment: str | None = None
     normalized_actions: bool = True
 
-    def name_space(self, space: gym.Space, column: str) -> gym.Space:
-        """Return the space of a column, `obs` or `actions`, with the names that the data have for elements of Boxes."""
+    def with_element_names(self, space: gym.Space, column: str) -> gym.Space:
+        """Return the space of a column, `obs` or `actions`, with the data's names of the elements of its Boxes."""
         leaf_spaces = flatten_space(space, column)
         for name, leaf_space in leaf_spaces.items():
             names = self.leaves[name].names if name in self.leaves else ()

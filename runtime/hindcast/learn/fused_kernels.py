@@ -1,8 +1,8 @@
 """Keep torch's fused kernels for lists of tensors busy when the tensors are small.
 
 On a GPU such a kernel gives 65,536 elements of one tensor to one block of threads, and a GPU runs over a hundred
-blocks at once: a network of two layers of 256 fills six of them. On chunks of the tensors it is four
-times as fast.
+blocks at once: the tensors of a network with two layers of 256 fill only six of them. If the tensors are first split
+into chunks of 8,192 elements, the kernel is four times as fast.
 """
 
 from __future__ import annotations

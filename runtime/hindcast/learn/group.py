@@ -29,7 +29,7 @@ class Group:
 
     Attributes:
         shard: the part of each batch that this learner trains on.
-        reduce_seconds: seconds of `weighted_sum` so far, with the wait for the slowest learner; 0 on GPUs, which
+        reduce_seconds: seconds of `all_reduce` so far, with the wait for the slowest learner; 0 on GPUs, which
             exchange gradients while the process goes on.
     """
 
@@ -45,8 +45,8 @@ class Group:
         """Return an executor with which all learners share one pool of data workers."""
         return executor
 
-    def weighted_sum(self, tensors: Sequence[Tensor], weight: float | Tensor = 1.0) -> None:
-        """Replace tensors by their weighted sum over the learners: their mean if the weights sum to 1.
+    def all_reduce(self, tensors: Sequence[Tensor], weight: float | Tensor = 1.0) -> None:
+        """Replace tensors in place by their weighted sum over the learners: their mean if the weights sum to 1.
 
         In a group of one the tensors stay as they are, since its weight is 1.
 
@@ -67,7 +67,7 @@ class Group:
         """
         values = shard_values.new_zeros(count, *shard_values.shape[1:])
         values[self.shard.slice_of(count)] = shard_values
-        self.weighted_sum([values])
+        self.all_reduce([values])
         return values
 
     def gather_values(self, value: Any) -> list[Any]:

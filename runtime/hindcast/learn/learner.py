@@ -97,10 +97,13 @@ class Learner:
         self._graphs: UpdateGraphs[_UpdateResult] | None = None
         if is_capturable(algorithm, self.nets, self._optimisers.values(), self.device):
             self._graphs = UpdateGraphs(self._compute_update, self.generator)
-        # A reading thread may run a user's pre-learner, whose draws and those of dropout would depend on their timing.
+        # A reading thread may run a user's pre-learner, which draws from the same global generators as dropout: without
+        # a lock, the numbers of both would depend on timing.
         draws_globally = self.device.type == "cpu" and _draws_globally(algorithm, self.nets)
         self._generators: AbstractContextManager[Any] = GLOBAL_GENERATORS if draws_globally else nullcontext()
         self._clock = torch.zeros((), dtype=torch.float64, device=self.device)
+        # A tensor, because a recorded update reads it anew at each replay.
+        self._weight = torch.ones((), dtype=torch.float64, device=self.device)
         self._disjoint_losses: set[tuple[str, ...]] = set()
         self._metrics = self._new_metric_sums()
         self.group = group or Group()
@@ -170,7 +173,7 @@ class Learner:
         """
         if self.group.shard.size == 1:
             return
-        self.group.weighted_sum(self._metrics.tensors())
+        self.group.all_reduce(self._metrics.tensors())
         self._other_generator_states = self._gather_generator_states()
 
     def state(self) -> LearnerState:
@@ -236,18 +239,17 @@ class Learner:
         self._restore_train_mode()
         for optimiser in self._optimisers.values():
             optimiser.set_learning_rates(self.timesteps)
-        if self._graphs is None or self.group.shard.size > 1:
-            return self._compute_update(batch, weight, timesteps)
+        self._weight.fill_(weight)
+        if self._graphs is None:
+            return self._compute_update(batch, timesteps)
         kind = self.algorithm.update_kind(self.updates)
-        metrics, priorities = self._graphs.run(kind, batch, weight, timesteps)
+        metrics, priorities = self._graphs.run(kind, batch, timesteps)
         # The next launch overwrites these tensors. Until then the caller has added up the metrics, but not yet used the
         # priorities.
         return metrics, None if priorities is None else priorities.clone()
 
-    def _compute_update(
-        self, batch: Mapping[str, Tensor], weight: float | Tensor, timesteps: int
-    ) -> _UpdateResult:
-        """Compute one update: losses, gradients, steps and target networks. A CUDA graph can record it as a whole."""
+    def _compute_update(self, batch: Mapping[str, Tensor], timesteps: int) -> _UpdateResult:
+        """Compute one update: losses, gradients, steps and target networks. CUDA graphs can record it."""
         versions_before = self._buffer_versions()
         step = Step(self.updates, self.timesteps, self.generator, self._clock)
         metrics: dict[str, Tensor] = {}
@@ -259,14 +261,14 @@ class Learner:
                     f"returned {type(stage).__name__} instead of Losses: return Losses({{name: loss}})"
                 )
             metrics.update(stage.metrics)
-            metrics.update(self._step_stage(stage, weight))
+            metrics.update(self._step_stage(stage))
             losses += [loss.detach() for loss in stage.losses.values()]
             if stage.priorities is not None:
                 priorities = _check_priorities(stage.priorities, batch).detach()
         if losses:
             metrics[TOTAL_LOSS] = reduce(torch.add, losses)
         self.algorithm.after_update(self.nets, step)
-        self._average_changed_buffers(versions_before, weight)
+        self._average_changed_buffers(versions_before)
         self._clock += timesteps
         return stack_metrics(metrics), priorities
 
@@ -276,7 +278,7 @@ class Learner:
             if not net.training:
                 net.train()
 
-    def _step_stage(self, stage: Losses, weight: float | Tensor) -> dict[str, Tensor]:
+    def _step_stage(self, stage: Losses) -> dict[str, Tensor]:
         """Compute the gradients of a stage's losses, then step its optimisers; return their metrics."""
         losses = stage.losses
         # All gradients before any step: a step changes weights that the graph of a later loss still needs.
@@ -284,7 +286,7 @@ class Learner:
         self._monitor.after_backward(losses)
         if self.group.shard.size > 1:
             gradients = [self._optimisers[name].gradients for name in losses]
-            self.group.weighted_sum([gradient for group in gradients for gradient in group], weight)
+            self._average([gradient for group in gradients for gradient in group])
         optimisers = [self._optimisers[name] for name in losses]
         norms = _clip_and_step(optimisers)
         for optimiser in optimisers:
@@ -305,7 +307,7 @@ class Learner:
             return timestep_fraction
         num_steps = batch[Columns.LOSS_MASK].sum().double()
         total = num_steps.clone()
-        self.group.weighted_sum([total])
+        self.group.all_reduce([total])
         return num_steps / total
 
     def _backward(self, stage: Losses) -> None:
@@ -352,16 +354,27 @@ class Learner:
         buffers = self.nets.named_buffers()
         return {name: (buffer, buffer._version) for name, buffer in buffers if buffer.is_floating_point()}
 
-    def _average_changed_buffers(self, versions_before: _BufferVersions, weight: float | Tensor) -> None:
+    def _average_changed_buffers(self, versions_before: _BufferVersions) -> None:
         """Average buffers that an update changed over the learners, as if one learner had seen the whole batch."""
         changed_buffers = []
         for name, (buffer, version) in self._buffer_versions().items():
             old_buffer, old_version = versions_before.get(name, (None, 0))
-            # For example a moving norm: each learner saw only its shard.
+            # Such as a moving norm, which each learner updated with its shard only.
             if buffer is not old_buffer or version != old_version:
                 changed_buffers.append(buffer)
-        if changed_buffers:
-            self.group.weighted_sum(changed_buffers, weight)
+        if changed_buffers and self.group.shard.size > 1:
+            self._average(changed_buffers)
+
+    def _average(self, tensors: list[Tensor]) -> None:
+        """Replace tensors by their mean over the learners, weighted by the learners' shards of the batch."""
+
+        def exchange() -> None:
+            self.group.all_reduce(tensors, self._weight)
+
+        if self._graphs is None:
+            exchange()
+        else:
+            self._graphs.exchange(exchange)
 
     def _new_metric_sums(self) -> MetricSums:
         losses = self.algorithm.losses
@@ -477,7 +490,7 @@ def _copy_to_cpu(tensor: Tensor) -> Tensor:
 
 
 def _draws_globally(algorithm: Algorithm, nets: nn.ModuleDict) -> bool:
-    """Return whether updates may draw from torch's global generator: for dropout, or in a user's code."""
+    """Return True if updates may draw from torch's global generator: for dropout, or in a user's code."""
     packages = {type(part).__module__.partition(".")[0] for part in (algorithm, *nets.modules())}
     return not packages <= {"hindcast", "torch"} or any(
         isinstance(part, nn.Dropout) for part in nets.modules()

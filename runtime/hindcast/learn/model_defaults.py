@@ -38,16 +38,16 @@ def complete_model(
     if isinstance(model, ModelSpec):
         return model
     defaults = ModelOptions() if model.preset == "rllib" else _defaults(algorithm, action_space)
-    user_fields, fields = _set_fields(model), _set_fields(defaults)
+    user_fields, fields = _non_default_fields(model), _non_default_fields(defaults)
     if "log_std_clip" in user_fields:
         fields = {name: value for name, value in fields.items() if name not in ("log_std_min", "log_std_max")}
     for role in _ROLES:
         layers = {
             name: value
-            for name, value in _set_fields(getattr(defaults, role)).items()
+            for name, value in _non_default_fields(getattr(defaults, role)).items()
             if name not in user_fields
         }
-        fields[role] = LayerOptions(**layers | _set_fields(getattr(model, role)))
+        fields[role] = LayerOptions(**layers | _non_default_fields(getattr(model, role)))
     fields |= {name: value for name, value in user_fields.items() if name not in ("preset", *_ROLES)}
     low, high = ModelSpec.model_construct(**fields).log_std_range
     if low >= high:
@@ -96,7 +96,8 @@ def has_bounded_actions(action_space: gym.Space[Any] | None) -> bool:
 def regression_policy(action_space: gym.Space[Any] | None) -> ModelOptions:
     """Return the policy of IQL's paper, for regressions on recorded actions that are weighted by their advantages.
 
-    A mean within the bounds cannot stray where heavily weighted actions lie at them.
+    The mean is confined to the bounds: actions with large weights often lie at a bound, and a free mean would drift
+    beyond it.
     """
     return ModelOptions(
         fcnet_activation="relu",
@@ -121,8 +122,8 @@ def _defaults(algorithm: Algorithm, action_space: gym.Space[Any] | None) -> Mode
         return defaults
 
 
-def _set_fields(options: Model) -> dict[str, Any]:
-    """Return the fields that do not have the defaults of their class."""
+def _non_default_fields(options: Model) -> dict[str, Any]:
+    """Return the fields whose values differ from the defaults of their class."""
     return {
         name: getattr(options, name)
         for name, field in type(options).model_fields.items()

@@ -62,8 +62,8 @@ class Ranks(Group):
             return executor
         return executor.join(self._broadcast_object(None))
 
-    def weighted_sum(self, tensors: Sequence[Tensor], weight: float | Tensor = 1.0) -> None:
-        """See `Group.weighted_sum`: one reduction over all tensors of a dtype, concatenated."""
+    def all_reduce(self, tensors: Sequence[Tensor], weight: float | Tensor = 1.0) -> None:
+        """See `Group.all_reduce`: one reduction over all tensors of a dtype, concatenated."""
         start_time = time.monotonic()
         # Sorted: all learners must reduce the dtypes in the same order.
         for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
@@ -132,7 +132,7 @@ class Ranks(Group):
     def _choose_num_updates_between_checks(self) -> int:
         now = time.monotonic()
         seconds, self._last_check_time = now - self._last_check_time, now
-        # At most twice as many as before plus one, because one short measurement may overestimate the speed.
+        # At most 2·n + 1 after n, because one short measurement may overestimate the speed.
         num_updates = int(
             (self._num_updates_between_checks + 1) * _CHECK_INTERVAL_SECONDS / max(seconds, 1e-6)
         )

@@ -102,5 +102,5 @@ def _segment(point: Sequence[float | str], next_point: Sequence[float | str]) ->
     start, value, end, next_value = (cast(float, coordinate) for coordinate in (*point[:2], *next_point[:2]))
     shape = point[2] if len(point) > 2 else "line"
     rise = 0.0 if shape == "step" else next_value - value
-    # The length of the last segment would be 0, by which `at` divides; any other number has the same effect.
+    # `at` divides by the length, which would be 0 for the last segment; any other number has the same effect there.
     return _Segment(start, value, rise, (end - start) or 1.0, shape == "cosine")

@@ -1,13 +1,16 @@
 """`UpdateGraphs`: record updates on a GPU as CUDA graphs once, then replay them.
 
 An update of small networks consists of about two hundred kernels of a few microseconds, which Python launches more
-slowly than the GPU runs them. A graph launches the same kernels, on the same numbers, at once.
+slowly than the GPU runs them. A graph launches the same kernels, on the same numbers, at once. Where learners exchange
+gradients within an update, one graph ends and the next one begins.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -20,9 +23,9 @@ from hindcast.learn.streams import MAX_STREAMS, use_streams
 Result = TypeVar("Result")
 
 _NUM_WARM_UP_UPDATES = 3
-"""Eager updates of a kind before its graph is recorded: they allocate optimiser states and library workspaces."""
-_MAX_GRAPHS = 16
-"""Maximum number of graphs. Recording one takes a second and memory, so further updates run eagerly."""
+"""Eager updates of a kind before it is recorded: they allocate optimiser states and library workspaces."""
+_MAX_RECORDINGS = 16
+"""Maximum number of recorded updates. Recording one takes a second and memory, so further updates run eagerly."""
 
 
 class CudaGraph:
@@ -57,8 +60,9 @@ class CudaGraph:
         current_stream.wait_stream(self._stream)
         return result
 
-    def record(self, function: Callable[[], Result]) -> Result:
-        """Record the kernels of a function without running them; the tensors that it returns belong to the graph."""
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record the kernels of the block without running them; the tensors that it makes belong to the graph."""
         # Other threads, such as a feed's, use the GPU during the recording, which the other capture modes forbid.
         with (
             torch.cuda.graph(
@@ -66,7 +70,7 @@ class CudaGraph:
             ),
             use_streams(self._streams[1:]),
         ):
-            return function()
+            yield
 
     def launch(self) -> None:
         """Run the recorded kernels."""
@@ -77,12 +81,27 @@ GRAPHS: dict[str, type[CudaGraph]] = {"cuda": CudaGraph}
 """Device type -> class of the graphs; a device type without graphs is missing."""
 
 
+@dataclass
+class _Recording:
+    """A recorded update.
+
+    Attributes:
+        inputs: the tensors from which the graphs read the batch.
+        steps: launches of the graphs, and the exchanges between them, in order.
+        result: what the update returned; its tensors belong to the graphs.
+    """
+
+    inputs: list[Tensor]
+    steps: list[Callable[[], None]] = field(default_factory=list)
+    result: Any = None
+
+
 class UpdateGraphs(Generic[Result]):
-    """One graph for each kind of update and shape of batch.
+    """Recordings of each kind of update and shape of batch.
 
     Args:
         update: called with a batch and further arguments. The only tensors that it reads or changes are the batch and
-            those that exist before and after each call.
+            those that exist before and after each call. It calls `exchange` for what a graph cannot contain.
         generator: the generator from which `update` draws, on the learner's device.
     """
 
@@ -90,16 +109,17 @@ class UpdateGraphs(Generic[Result]):
         self._update = update
         self._generator = generator
         self._graph_class = GRAPHS[generator.device.type]
+        self._unfinished: tuple[_Recording, ExitStack] | None = None
         self.clear()
 
     def clear(self) -> None:
         """Discard all graphs. Call it after tensors that `update` uses were replaced."""
-        self._graphs: dict[Hashable, CudaGraph] = {}
-        self._recordings: dict[Hashable, tuple[list[Tensor], Result]] = {}
+        self._recordings: dict[Hashable, _Recording] = {}
         self._num_warm_ups: Counter[Hashable] = Counter()
+        self._first_graph: CudaGraph | None = None
 
     def run(self, kind: Hashable, batch: Mapping[str, Tensor], *arguments: Any) -> Result:
-        """Run `update(batch, *arguments)`, replaying its graph if one has been recorded.
+        """Run `update(batch, *arguments)`, replaying its recording if there is one.
 
         Args:
             kind: identifies the operations: updates of one kind, with equal arguments and batches of equal shape, run
@@ -112,26 +132,59 @@ class UpdateGraphs(Generic[Result]):
         """
         key = (kind, arguments, *((leaf, tensor.shape, tensor.dtype) for leaf, tensor in batch.items()))
         if key in self._recordings:
-            inputs, result = self._recordings[key]
-            # The graph reads the batch at the addresses at which it was recorded.
-            torch._foreach_copy_(inputs, list(batch.values()))
-            self._graphs[key].launch()
+            recording = self._recordings[key]
+            # The graphs read the batch at the addresses at which it was recorded.
+            torch._foreach_copy_(recording.inputs, list(batch.values()))
+            for step in recording.steps:
+                step()
+            result: Result = recording.result
             return result
-        if key not in self._graphs:
-            if len(self._graphs) == _MAX_GRAPHS:
-                return self._update(batch, *arguments)
-            # Graphs never run at the same time, so that all of them can use one memory pool.
-            shared_graph = next(iter(self._graphs.values()), None)
-            self._graphs[key] = self._graph_class(self._generator, shared_graph)
-        graph = self._graphs[key]
+        if key not in self._num_warm_ups and len(self._num_warm_ups) == _MAX_RECORDINGS:
+            return self._update(batch, *arguments)
+        self._first_graph = self._first_graph or self._graph_class(self._generator)
         if self._num_warm_ups[key] < _NUM_WARM_UP_UPDATES:
             self._num_warm_ups[key] += 1
-            return graph.warm_up(lambda: self._update(batch, *arguments))
+            return self._first_graph.warm_up(lambda: self._update(batch, *arguments))
+        self._recordings[key] = self._record(batch, arguments)
+        return self._recordings[key].result
+
+    def exchange(self, action: Callable[[], None]) -> None:
+        """Run an action between two kernels of an update, in each replay too.
+
+        Args:
+            action: changes tensors in place, such as an exchange of gradients. Another learner need not record the
+                update that this one records: each of them runs the action once per update.
+        """
+        if self._unfinished is None:
+            action()
+            return
+        recording, stack = self._unfinished
+        stack.close()
+        recording.steps[-1]()  # recording runs nothing
+        action()
+        recording.steps.append(action)
+        self._begin_graph(recording, stack)
+
+    def _record(self, batch: Mapping[str, Tensor], arguments: tuple[Any, ...]) -> _Recording:
+        """Record an update and run it."""
         copies = {leaf: tensor.clone() for leaf, tensor in batch.items()}
-        result = graph.record(lambda: self._update(copies, *arguments))
-        self._recordings[key] = list(copies.values()), result
-        graph.launch()  # recording runs nothing
-        return result
+        recording: _Recording = _Recording(list(copies.values()))
+        try:
+            with ExitStack() as stack:
+                self._unfinished = recording, stack
+                self._begin_graph(recording, stack)
+                recording.result = self._update(copies, *arguments)
+        finally:
+            self._unfinished = None
+        recording.steps[-1]()
+        return recording
+
+    def _begin_graph(self, recording: _Recording, stack: ExitStack) -> None:
+        """Record the kernels in another graph, until the stack is closed."""
+        # Graphs never run at the same time, so that all of them can use one memory pool.
+        graph = self._graph_class(self._generator, self._first_graph)
+        recording.steps.append(graph.launch)
+        stack.enter_context(graph.recording())
 
 
 def is_capturable(

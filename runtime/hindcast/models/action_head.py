@@ -59,6 +59,7 @@ class ActionHead:
         noise_kind: "uniform" on [0, 1) or standard "normal".
         is_discrete: True if every leaf is discrete; a greedy action then has probability 1.
         is_stochastic: True if no leaf is deterministic; a sampled action then has a log-probability.
+        is_joint: True if there is an input for each combination of a MultiDiscrete action's elements.
         log_std_columns: the columns of the inputs that are logarithms of standard deviations.
     """
 
@@ -68,6 +69,7 @@ class ActionHead:
     noise_kind: NoiseKind
     is_discrete: bool = False
     is_stochastic: bool = True
+    is_joint: bool = False
     log_std_columns: tuple[int, ...] = ()
 
     def map_tensors(self, move: Callable[[Tensor], Tensor]) -> ActionHead:
@@ -176,7 +178,7 @@ def joint_action_head(leaf: str, space: gym.spaces.MultiDiscrete) -> ActionHead:
         )
     joint_actions, strides = enumerate_actions(space)
     from_inputs = partial(JointCategorical, joint_actions=joint_actions, strides=strides)
-    return _discrete_head(from_inputs, len(joint_actions), noise_size=1)
+    return replace(_discrete_head(from_inputs, len(joint_actions), noise_size=1), is_joint=True)
 
 
 def _multi_categorical_head(sizes: np.ndarray, starts: np.ndarray, shape: tuple[int, ...]) -> ActionHead:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from hindcast.episodes.columns import Columns
 from hindcast.models.action_head import joint_action_head
-from hindcast.models.action_masks import allowed_actions
 from hindcast.models.networks import ActionValues, quantile_mean
 from hindcast.models.recurrent import as_leaves
 from hindcast.models.rl_module import Batch, RLModule
@@ -52,8 +51,7 @@ class GreedyPolicy(RLModule):
         values = outputs[Columns.ACTION_DIST_INPUTS]
         greedy_probs = torch.nn.functional.one_hot(values.argmax(-1), values.shape[-1]).to(values.dtype)
         random_probs: Tensor = self.epsilon / values.shape[-1]
-        if self._is_masked:
-            is_allowed = allowed_actions(batch)
+        if (is_allowed := self.allowed_actions(batch)) is not None:
             random_probs = self.epsilon * is_allowed / is_allowed.sum(-1, keepdim=True)
         probs = (1.0 - self.epsilon) * greedy_probs + random_probs
         # -inf for impossible actions, which Categorical accepts.

@@ -96,7 +96,7 @@ class MeanStdFilter:
         delta = mean - self.mean
         # Chan, Golub and LeVeque (1979): exact for any split of the rows, without cancellation.
         divisor = np.maximum(total, 1)  # some elements may have had no value yet
-        # For rows of shape [], NumPy computes scalars, which are no arrays.
+        # For rows of shape [], NumPy's results are scalars, not arrays.
         self._squares = np.asarray(self._squares + squares + delta * delta * (self.count * count / divisor))
         self.mean = np.asarray(self.mean + delta * (count / divisor))
         self.count = total

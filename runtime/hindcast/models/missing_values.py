@@ -86,15 +86,15 @@ class MissingValues:
         is_missing = np.isnan(rows)
         if not is_missing.any():
             return rows
-        last = np.broadcast_to(self.fills.astype(rows.dtype), rows.shape)
+        replacements = np.broadcast_to(self.fills.astype(rows.dtype), rows.shape)
         if self.is_carried.any():
             row_numbers = np.arange(len(rows)).reshape(-1, *[1] * (rows.ndim - 1))
             last_row = np.where(is_missing, 0, row_numbers)
             last_row[obs_start] = row_numbers[obs_start]
             np.maximum.accumulate(last_row, axis=0, out=last_row)
             carried = np.take_along_axis(rows, last_row, axis=0)
-            last = np.where(self.is_carried & ~np.isnan(carried), carried, last)
-        return np.where(is_missing & self.has_rule, last, rows)
+            replacements = np.where(self.is_carried & ~np.isnan(carried), carried, replacements)
+        return np.where(is_missing & self.has_rule, replacements, rows)
 
     def flags(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Return `[B, k]` 1 where an element with a rule is missing, and 0 elsewhere, in the dtype of the rows."""
@@ -120,7 +120,7 @@ class SlotValues:
         Raises:
             ValueError: the number of slots differs from the previous step's, and not all begin an episode.
         """
-        # An application may send whole numbers, and the fills are fractions.
+        # As floats: an application may send integers, which cannot hold the fills.
         rows = rows.astype(np.result_type(rows.dtype, np.float32), copy=False)
         fills = self._missing.fills.astype(rows.dtype)
         last = self._last
@@ -128,7 +128,8 @@ class SlotValues:
             last = np.broadcast_to(fills, rows.shape)
         elif len(last) != len(rows):
             raise ValueError(
-                f"the observations have {len(rows)} slots, but the last step had {len(last)}; reset the policy first"
+                f"the observations have {len(rows)} slots, but the last step had {len(last)}; begin an episode in "
+                "every slot (is_first)"
             )
         elif is_first is not None and is_first.any():
             last = np.where(is_first.reshape(-1, *[1] * (rows.ndim - 1)), fills, last)

@@ -19,7 +19,7 @@ from hindcast.api.model import ModelSpec
 from hindcast.episodes.action_kinds import joint_actions_problem, num_joint_actions
 from hindcast.episodes.columns import Columns, leaves_of, obs_leaf
 from hindcast.errors import SpecError
-from hindcast.models.action_masks import allowed_actions, forbid, has_action_mask
+from hindcast.models.action_masks import build_action_mask, forbid
 from hindcast.models.distributions import Actions
 from hindcast.models.encoders import ACTIVATIONS, HIDDEN_GAIN, Dropout, Encoder, Features, linear
 from hindcast.models.initial_weights import (
@@ -266,7 +266,7 @@ class ActionValues(nn.Module):
         else:
             self._start = int(action_space.start)
         self._num_quantiles, self._is_dueling = quantiles, dueling
-        self._is_masked = has_action_mask(observation_space, action_space)
+        self._action_mask = build_action_mask(observation_space, action_space)
         # Dueling: one more output for the state's value.
         num_outputs = quantiles * (num_joint_actions(action_space) + dueling)
         sizes = [self.observations.output_size, *model.fcnet_hiddens, *model.head_fcnet_hiddens]
@@ -294,8 +294,9 @@ class ActionValues(nn.Module):
         if self._is_dueling:
             advantages = values[..., 1:, :]
             values = values[..., :1, :] + advantages - advantages.mean(-2, keepdim=True)
-        if self._is_masked:
-            values = forbid(values, at_output_steps(allowed_actions(batch), batch).unsqueeze(-1))
+        if self._action_mask is not None:
+            is_allowed = self._action_mask.allowed_actions(batch)
+            values = forbid(values, at_output_steps(is_allowed, batch).unsqueeze(-1))
         return values, state
 
     def initial_state(self) -> State:

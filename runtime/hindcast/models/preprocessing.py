@@ -82,8 +82,8 @@ class FrameStack:
             old_frames = np.zeros((*rows.shape[:-1], self._k * width), dtype=rows.dtype)
         elif len(old_frames) != len(rows):
             raise ValueError(
-                f"the observations have {len(rows)} slots, but the frame stack has {len(old_frames)}; reset "
-                "it first"
+                f"the observations have {len(rows)} slots, but the frame stack has {len(old_frames)}; begin an episode "
+                "in every slot (is_first)"
             )
         frames = np.concatenate([old_frames[..., width:], rows], -1)
         if is_first is not None and is_first.any():
@@ -332,8 +332,8 @@ class Preprocessing:
 
         Args:
             obs: raw observations: `[B, *shape]`; for composite spaces leaf -> rows, or nested like the space.
-            is_first: `[B]` the slots that begin an episode with this step; only frame stacking uses it. None: no slot
-                does, or, in the very first step, all slots.
+            is_first: `[B]` the slots that begin an episode with this step, for frames and for values that are carried
+                forward. None: no slot does, or, in the very first step, all slots.
         """
         batch = self.leaves(obs)
         if self.filters or self.missing:
@@ -367,7 +367,7 @@ class Preprocessing:
         return self._to_module_rows(obs, filled)
 
     def _to_module_rows(self, obs: Mapping[str, NDArray[Any]], filled: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Filter rows, and append indicators; `filled` has those leaves without their missing values."""
+        """Filter rows, and append indicators; leaves in `filled` have their missing values replaced there."""
         module_rows: Arrays = {}
         for leaf, rows in obs.items():
             result = filled.get(leaf, rows)
@@ -448,7 +448,7 @@ class Preprocessing:
         return (logp + self._to_env.log_scale).astype(logp.dtype, copy=False)
 
     def state(self) -> Arrays:
-        """Return the statistics as `<leaf>/count`, `<leaf>/mean`, `<leaf>/squares`, `<leaf>/fills`; and of rewards."""
+        """Return the statistics as `<leaf>/<name>`, such as `obs/count`; those of rewards as `rewards/<name>`."""
         parts: dict[str, MeanStdFilter | RewardScale] = dict(self.filters)
         if self.reward_scale is not None:
             parts[Columns.REWARDS] = self.reward_scale

@@ -166,8 +166,8 @@ class SlotStates:
         num_slots = len(next(iter(self._states.values())))
         if num_slots != count:
             raise ValueError(
-                f"the observations have {count} slots, but the recurrent state has {num_slots}; begin an "
-                "episode in every slot"
+                f"the observations have {count} slots, but the recurrent state has {num_slots}; begin an episode in "
+                "every slot (is_first)"
             )
         if is_first is None or not is_first.any():
             return as_leaves(Columns.STATE_IN, self._states)

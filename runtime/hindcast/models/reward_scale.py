@@ -42,7 +42,7 @@ class RewardScale:
 
     @property
     def is_linear(self) -> bool:
-        """True if a value of changed rewards, divided by the factor, is that of the recorded ones."""
+        """True if a return of changed rewards is `factor` times that of the recorded rewards: no shift, no clipping."""
         return self.spec.shift == 0 and self.spec.clip is None
 
     def __call__(self, rewards: NDArray[Any]) -> NDArray[np.float32]:

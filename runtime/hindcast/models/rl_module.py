@@ -19,7 +19,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.episodes.spaces import flatten_space
 from hindcast.errors import SpecError, UserCodeError
 from hindcast.models.action_head import ActionHead, build_action_head
-from hindcast.models.action_masks import allowed_actions, forbid, has_action_mask
+from hindcast.models.action_masks import build_action_mask, forbid
 from hindcast.models.distributions import Distribution
 from hindcast.models.encoders import Encoder, fully_connected, linear
 from hindcast.models.initial_weights import head_initialiser
@@ -128,10 +128,12 @@ class RLModule(nn.Module):
         self.value = value
         self.action_head: ActionHead = build_action_head(action_space, self.model_config)
         self._is_user_class = is_user_class(type(self))
-        self._is_masked = has_action_mask(observation_space, action_space)
         self._first_leaf, first_space = next(iter(flatten_space(observation_space, Columns.OBS).items()))
         self._first_rank = len(first_space.shape or ())
         self.setup(**(self.model_config.module_options if _declares_options(type(self)) else {}))
+        self._action_mask = build_action_mask(
+            observation_space, action_space, is_joint=self.action_head.is_joint
+        )
 
     def setup(self, **options: Any) -> None:
         """Build the layers. Initial weights are drawn from torch's global generator.
@@ -227,6 +229,10 @@ class RLModule(nn.Module):
         """Return the action distribution for the outputs of a forward pass."""
         return self.action_head.from_inputs(action_dist_inputs)
 
+    def allowed_actions(self, batch: Batch) -> Tensor | None:
+        """Return `[..., P]` True for the logits of actions that observations allow; None if they have no mask."""
+        return None if self._action_mask is None else self._action_mask.allowed_actions(batch)
+
     def get_state(self) -> dict[str, Tensor]:
         """Return a copy of all weights on the CPU."""
         return {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.state_dict().items()}
@@ -258,8 +264,8 @@ class RLModule(nn.Module):
             UserCodeError: the method raised, or its outputs are invalid.
         """
         outputs = self._compute_unmasked(name, batch)
-        if self._is_masked:
-            logits = forbid(outputs[Columns.ACTION_DIST_INPUTS], allowed_actions(batch))
+        if (is_allowed := self.allowed_actions(batch)) is not None:
+            logits = forbid(outputs[Columns.ACTION_DIST_INPUTS], is_allowed)
             outputs = {**outputs, Columns.ACTION_DIST_INPUTS: logits}
         if OUTPUT_STEPS in batch:
             names = outputs.keys() & {Columns.ACTION_DIST_INPUTS, Columns.VF_PREDS}

@@ -18,7 +18,7 @@ import gymnasium as gym
 
 from hindcast.api.environment import NamedCall
 from hindcast.errors import SpecError
-from hindcast.pipeline.connectors import BatchConnector, BlockConnector, ConnectorContext
+from hindcast.pipeline.connectors import BatchConnector, BlockConnector, ConstructionContext
 from hindcast.user_code import calling, import_object, refuse_unused_overrides
 
 FIELD: Final = "spec.pipeline.connectors"
@@ -28,11 +28,11 @@ _SPACES: Final = ("input_observation_space", "input_action_space")
 class ConnectorForm(Protocol):
     """A form of connectors that is neither `BlockConnector` nor `BatchConnector`.
 
-    Its names without a module are in `hindcast.api.connectors`.
+    The names of its connectors that need no module, such as library connectors, are in `hindcast.api.connectors`.
     """
 
     def factory(self, name: str) -> Callable[..., Any] | None:
-        """Return the class of a name without a module; None if the form does not know it."""
+        """Return the class of a connector by its name without a module; None if the form does not know the name."""
 
     def includes(self, candidate: Any) -> bool:
         """Return True if an object is a connector of this form."""
@@ -44,7 +44,7 @@ class ConnectorForm(Protocol):
             SpecError: a training does not need the connector.
         """
 
-    def adapt(self, connectors: Sequence[Any], context: ConnectorContext) -> BlockConnector:
+    def adapt(self, connectors: Sequence[Any], context: ConstructionContext) -> BlockConnector:
         """Return a connector over blocks that runs adjacent connectors of this form."""
 
 
@@ -56,7 +56,7 @@ def connector_forms() -> tuple[ConnectorForm, ...]:
 
 
 def make_connectors(
-    entries: Iterable[NamedCall], objects: Sequence[Any], context: ConnectorContext
+    entries: Iterable[NamedCall], objects: Sequence[Any], context: ConstructionContext
 ) -> list[BlockConnector | BatchConnector]:
     """Return the connectors of a resource, in order.
 
@@ -66,7 +66,7 @@ def make_connectors(
         context: properties of the training.
 
     Raises:
-        SpecError: an object that is not a connector.
+        SpecError: an object is not a connector.
         UserCodeError: importing or constructing one raised.
     """
     connectors = [
@@ -83,11 +83,11 @@ def make_connectors(
     return grouped_connectors
 
 
-def construct_connector(entry: NamedCall, context: ConnectorContext) -> Any:
+def construct_connector(entry: NamedCall, context: ConstructionContext) -> Any:
     """Return the connector that an entry of `spec.pipeline.connectors` names, or the list that its function returns.
 
     Raises:
-        SpecError: an unknown name, or invalid arguments of a library connector.
+        SpecError: a name cannot be imported, or the arguments of a library connector are invalid.
         UserCodeError: importing or constructing it raised.
     """
     factory = _find_factory(entry.name)
@@ -98,10 +98,8 @@ def construct_connector(entry: NamedCall, context: ConnectorContext) -> Any:
     try:
         with calling(f"creating {entry.name!r}", factory, FIELD):
             return _call_factory(factory, entry.kwargs, context)
-    except (
-        TypeError,
-        ValueError,
-    ) as error:  # of a library connector; those of user code are `UserCodeError`s
+    except (TypeError, ValueError) as error:
+        # Of a library connector: `calling` turns errors of user code into `UserCodeError`s.
         raise SpecError(f"contains {entry.name} with invalid arguments: {error}.", field=FIELD) from error
 
 
@@ -163,7 +161,7 @@ def _find_form(candidate: Any) -> ConnectorForm | None:
     return next((form for form in connector_forms() if form.includes(candidate)), None)
 
 
-def _call_factory(factory: Callable[..., Any], kwargs: dict[str, Any], context: ConnectorContext) -> Any:
+def _call_factory(factory: Callable[..., Any], kwargs: dict[str, Any], context: ConstructionContext) -> Any:
     """Call a user's class or function with the keyword arguments of its entry and the spaces.
 
     A class gets each space for which it has a parameter with RLlib's name; a function gets both as its first two

@@ -30,7 +30,7 @@ Scope = Literal["step", "episode", "batch"]
 
 @dataclass(frozen=True)
 class Context:
-    """The arguments of a connector in addition to its data.
+    """The arguments of a call of a connector, in addition to its data.
 
     Attributes:
         seed: the run's seed.
@@ -67,8 +67,8 @@ class Context:
 
 
 @dataclass(frozen=True)
-class ConnectorContext:
-    """The properties of a training that connectors are constructed with.
+class ConstructionContext:
+    """The properties of a training with which its connectors are constructed; see `Context` for those of a call.
 
     Attributes:
         observation_space: the environment's, or the data's.

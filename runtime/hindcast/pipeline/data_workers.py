@@ -21,8 +21,9 @@ from hindcast.episodes.block import Block
 from hindcast.errors import OutOfMemory, UserError, WorkerLost, catch_user_error, first_line, unwrap
 from hindcast.memory import count_oom_kills
 from hindcast.pipeline.executors import Executor, PreLearn, Read
-from hindcast.pipeline.prelearner import set_extracted, without_index
+from hindcast.pipeline.prelearner import detach_dataset, set_extracted
 from hindcast.pipeline.turn_lock import hold_turn, last_turn_seconds
+from hindcast.ray_session import companion_options
 from hindcast.storage.disk_cache import open_disk_cache
 from hindcast.user_code import calling
 from hindcast.worker_processes import end_with_parent
@@ -81,7 +82,7 @@ class DataWorkers(Executor):
         self._shared_name = pool_name
         self._id = uuid.uuid4().hex
         self._pool: Any = None
-        # Not the lock of the queue: waiting for the pool must not keep units from being submitted.
+        # Not the queue's `_lock`: while a thread waits for the pool, units can still be submitted.
         self._pool_lock = threading.Lock()
         self._answer: Any = None  # reference to the pool's answer, if it has been asked
         self._num_reading: dict[Any, int] = {}  # handle of a worker -> units that it reads for this learner
@@ -105,9 +106,8 @@ class DataWorkers(Executor):
                 raise _make_pool_lost(error) from error
         elif self._pool is None:
             # Each learner's call occupies one of the actor's concurrent calls.
-            options = {"name": name, "num_cpus": 0, "max_concurrency": _MAX_LEARNERS, "get_if_exists": True}
-            node_selector = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
-            actor = ray.remote(DataPool).options(label_selector=node_selector, **options)
+            options = {"name": name, "max_concurrency": _MAX_LEARNERS, "get_if_exists": True}
+            actor = ray.remote(DataPool).options(**companion_options(), **options)
             self._pool = actor.remote(self.worker_limits, self.options, self.disk_cache_bytes)
         return name
 
@@ -156,20 +156,21 @@ class DataWorkers(Executor):
                         self._num_reading[worker] -= 1
 
     def _job(self, prelearn: PreLearn) -> tuple[list[Any], Dataset | None]:
-        """Return a list with one reference, to the pre-learner, which is stored once, and the dataset of its units."""
+        """Store the pre-learner in Ray, once; return a list with its reference, and the dataset of its units."""
         import ray
 
         with self._pool_lock:
             if id(prelearn) not in self._jobs:
-                detached, dataset = without_index(prelearn)
-                # In a list, since Ray would replace a reference that is itself an argument by its object in every call.
+                detached, dataset = detach_dataset(prelearn)
+                # In a list: Ray would replace a reference that is itself an argument by its object, in every call.
                 self._jobs[id(prelearn)] = prelearn, [ray.put(detached)], dataset
             return self._jobs[id(prelearn)][1:]
 
     def _assign(self, read: Read) -> Any:
-        """Return a worker that reads few units for this learner; wait for a worker to start.
+        """Return a worker for a read; wait if none has started.
 
-        Units have a preferred worker, which may have them in its disk cache, unless another one is less busy by two.
+        A unit goes to its preferred worker, which may have it in its disk cache, unless that one reads at least two
+        units more for this learner than the least busy one.
         """
         while True:
             with self._pool_lock:
@@ -187,7 +188,8 @@ class DataWorkers(Executor):
 
     def _is_in_pool(self, worker: Any, read: Read) -> bool:
         with self._pool_lock:
-            self._answer, self._refresh_time = None, 0.0  # it may be from before the pool ended the worker
+            # A pending answer may be from before the pool ended the worker.
+            self._answer, self._refresh_time = None, 0.0
         while True:
             with self._pool_lock:
                 self._refresh()
@@ -207,7 +209,7 @@ class DataWorkers(Executor):
             self.open_pool()
             if self._answer is None:
                 num_units = sum(self._num_reading.values()) + 1
-                self._answer = self._pool.workers.remote(self._id, num_units, self._is_waiting)
+                self._answer = self._pool.report_demand.remote(self._id, num_units, self._is_waiting)
             workers, num_learners = ray.get(self._answer, timeout=_POLL_SECONDS)
         except ray.exceptions.GetTimeoutError:
             return
@@ -246,13 +248,13 @@ class DataPool:
         for _ in range(self._min_workers):
             self._start_worker()
 
-    def workers(self, learner: str, num_units: int, is_waiting: bool) -> tuple[list[Any], int]:
-        """Return the workers that have started, and the number of learners; grow or shrink the pool.
+    def report_demand(self, learner: str, num_units: int, is_waiting: bool) -> tuple[list[Any], int]:
+        """Grow or shrink the pool by a learner's demand; return the started workers, and the number of learners.
 
         Args:
-            learner: id of the learner that asks.
+            learner: id of the learner that reports.
             num_units: number of units that it has assigned to workers.
-            is_waiting: whether it has waited for data since it asked last.
+            is_waiting: whether it has waited for data since its last report.
         """
         import ray
 
@@ -277,7 +279,7 @@ class DataPool:
             elif now - self._last_busy > _MAX_IDLE_SECONDS and len(self._ready) > self._min_workers:
                 self._retired.append((now, self._ready.pop()))
                 self._last_busy = now
-            # Only after all learners have asked again and assign it nothing more.
+            # A retired worker ends only after all learners have asked again, and so assign it nothing more.
             while self._retired and now - self._retired[0][0] > 2 * _REFRESH_SECONDS:
                 ray.kill(self._retired.pop(0)[1])
             return self._ready, len(self._demand)
@@ -317,7 +319,7 @@ class BlockReader:
 
         Args:
             job: a list with one reference, to the pre-learner.
-            part: the dataset of the unit, see `without_index`.
+            part: the dataset of the unit, see `detach_dataset`.
             unit: the unit.
             epoch: number of the epoch.
         """

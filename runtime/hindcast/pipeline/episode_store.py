@@ -164,7 +164,7 @@ class EpisodeStore:
                 )
 
     def _is_continued(self, incoming: Block) -> NDArray[np.bool_]:
-        """Return, `[N]`, whether a stored episode is unfinished and `incoming` has its id."""
+        """Return a mask `[N]` of the stored episodes that are unfinished and whose ids `incoming` has."""
         incoming_ids = set(incoming.eps_id.tolist())
         stored = [
             episode

@@ -36,7 +36,7 @@ class ReadFuture(Future[Any]):
 
 @dataclass
 class Read:
-    """A unit to read, and who gets its block: several lanes may need pieces of it."""
+    """A unit to read, and the consumers of its block: several lanes may need pieces of it."""
 
     prelearn: PreLearn
     unit: Unit
@@ -57,8 +57,8 @@ class Executor:
     Attributes:
         seconds: seconds of all threads together since the start by stage: "read" (from storage, and decoding),
             "prelearn" (connectors and the user's code) and "copy" (into windows).
-        timeline: records when they are busy with these, and when this learner waits for data ("wait"); None for no
-            record.
+        timeline: records when threads are busy with each stage, and when this learner waits for data ("wait"); None for
+            no record.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Executor:
         """Note that a learner waits for data, so that more units are read at a time if that is possible."""
 
     def close(self) -> None:
-        """End what reads for this executor outside of this process; it can read again afterwards."""
+        """End the workers outside of this process; the executor can read again afterwards."""
 
     def _max_threads(self) -> int:
         """Return the number of units to read at a time, at least 1."""
@@ -116,7 +116,7 @@ class Executor:
             threading.Thread(target=self._run, name="hindcast-reader", daemon=True).start()
 
     def _run(self) -> None:
-        """Read units until there are none, or until more are being read than should be."""
+        """Read units until none is left, or until the limits on threads or bytes are exceeded."""
         while (read := self._next_read()) is not None:
             self._execute(read)
             with self._lock:
@@ -143,7 +143,7 @@ class Executor:
             else:
                 self._count_seconds(copy=time.perf_counter() - start_time)
                 future.set_result(result)
-            block = replace(block, logged_metrics=())  # which count once
+            block = replace(block, logged_metrics=())  # metrics count once, however many consumers there are
 
     def _count_seconds(self, **seconds: float) -> None:
         with self._lock:
@@ -166,9 +166,9 @@ class Executor:
 class Local(Executor):
     """Reads in this process.
 
-    From a store many units are read at a time: as many as it takes for one to be decoded while the others wait for the
-    store, measured with each read. If learners wait for data nevertheless, more are decoded at a time, up to the number
-    of processors.
+    Units from a store are read several at a time, so that one is being decoded while others wait for the store; how
+    many this takes is measured with each read. If learners wait for data nevertheless, more units are decoded at a
+    time, up to the number of processors.
     """
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ from hindcast.pipeline.targets import Targets, WindowTargets
 from hindcast.pipeline.window import Batch, concat_batches, mask
 
 _CHUNK_BYTES: Final = {"cpu": 16 << 20, "cuda": 256 << 20}
-"""Bytes of the batches that are gathered at once: on a GPU each lane costs launches, however few its items are."""
+"""Bytes of the batches that are gathered at once: on a GPU each lane costs kernel launches, however few its items."""
 _ALIGNMENT: Final = 256
 _MIN_SPREAD, _MAX_SPREAD = 0.01, 0.75
 _STEP: Final = "__step__"
@@ -67,19 +67,20 @@ class LaneFeed(Feed):
         self._cursor = 0
         places = self._order.places(shard)
         self._num_lanes = len(places)
-        self._lanes_before = np.searchsorted(places, np.arange(self._order.num_lanes + 1)).tolist()
+        # Index v: number of this learner's lanes among the first v visits of a round over all lanes.
+        self._num_lanes_before = np.searchsorted(places, np.arange(self._order.num_lanes + 1)).tolist()
         self._own_lanes = self._order.lanes(shard)
         self._items_per_epoch = sum(map(self._order.lane_size, self._own_lanes))
         self._resident: ResidentWindows | None = None
         self._lanes: list[_Lane] = []
         self._chunk: _Chunk | None = None
         self._item_bytes = 0
-        # Of all lanes: those of other learners, on the CPU, are known after `seek` or `synchronise`, for checkpoints.
+        # By lane. After `seek` or `synchronise` also of other learners' lanes, on the CPU, for checkpoints.
         self._window_targets: dict[int, WindowTargets] = {}
         self._wait_seconds = 0.0
-        # The part of a window in which the lanes, one after the other, start to load the next; little after a wait.
-        # If units have the same length, all lanes end their windows at once. Many threads that read then compete with
-        # this one for the processors: on two busy cores, 0.03 s of work took 0.3 s.
+        # Fraction of a window over which the lanes, one after the other, start to load their next windows. If all lanes
+        # started at once, many reading threads would compete with this one for the processors: on two busy cores,
+        # 0.03 s of work took 0.3 s. After a wait for data the fraction is small, so that all lanes start early.
         self.spread = _MAX_SPREAD
 
     @property
@@ -194,13 +195,15 @@ class LaneFeed(Feed):
         """Return the number of items of this learner's lanes, in all epochs, that are delivered before `cursor`."""
         epoch, offset = divmod(cursor, self.epoch_size)
         num_rounds, num_visits = divmod(offset, self._order.num_lanes)
-        return epoch * self._items_per_epoch + num_rounds * self._num_lanes + self._lanes_before[num_visits]
+        items_in_epoch = num_rounds * self._num_lanes + self._num_lanes_before[num_visits]
+        return epoch * self._items_per_epoch + items_in_epoch
 
     def _num_steps(self, window: Window) -> int:
         return sum(int(piece.length.sum()) for piece in self._loader.locate(window.pieces))
 
     def _open_lanes(self, cursor: int) -> None:
-        # In the order of their visits. The first batch needs all first windows: second ones would only delay them.
+        # In the order of their visits, and only the first window of each lane: the first batch needs all of these, and
+        # reading further windows would delay it.
         lanes = sorted(self._own_lanes, key=self._order.place)
         self._lanes = [_Lane(self, lane, cursor) for lane in lanes]
 
@@ -229,7 +232,7 @@ class LaneFeed(Feed):
                 timeline.add({"wait": seconds})
 
     def _chunk_at(self, cursor: int, end: int) -> _Chunk:
-        """Return the chunk with the item at `cursor`; if necessary, gather one that reaches `end` if the epoch does."""
+        """Return the chunk with the item at `cursor`, which is gathered if necessary; see `_chunk_stop` for its end."""
         if self._chunk is None or not self._chunk.first <= cursor < self._chunk.stop:
             self._chunk = None  # its memory is freed before the next one is gathered
             if not self._lanes:
@@ -238,12 +241,16 @@ class LaneFeed(Feed):
         return self._chunk
 
     def _chunk_stop(self, cursor: int, end: int) -> int:
-        """Return a cursor up to which a chunk may reach without waiting, but at least the end of the batch."""
+        """Return the cursor at which a chunk ends: the end of the batch that ends at `end`, or of a later batch.
+
+        Later batches are included as far as their windows are loaded and `_CHUNK_BYTES` allows. No chunk spans epochs.
+        """
         order, epoch_end = self._order, (cursor // self.epoch_size + 1) * self.epoch_size
         stop = end
         if self._item_bytes:
             device = self._loader.recipe.device
             num_items = _CHUNK_BYTES["cpu" if device is None else device.type] // self._item_bytes
+            # A batch has `end - cursor` items, of which this learner gathers those of its lanes.
             batches = num_items * order.num_lanes // (self._num_lanes * (end - cursor))
             ready = min(
                 order.cursor_of(lane.lane, order.num_items(lane.lane, cursor) + lane.num_ready())
@@ -349,9 +356,10 @@ class _Lane:
             self.due = math.inf
 
     def _schedule(self, cursor: int) -> None:
-        """Set `due` when a window comes into use at `cursor`."""
+        """Set `due` for the window that comes into use at `cursor`."""
         window, order = self._pending[0].window, self._feed._order
         num_cursors = window.end_cursor - max(window.first_cursor, cursor)
+        # After a wait, the spread grows back window by window.
         self._feed.spread = min(_MAX_SPREAD, 1.5 * self._feed.spread)
         self.due = cursor + self._feed.spread * order.place(self.lane) / order.num_lanes * num_cursors
 

@@ -184,5 +184,5 @@ class LiveFeed(DrawsFeed):
         self._wait_seconds += time.perf_counter() - start_time
 
     def _count_items(self) -> int:
-        """Return the number of items of the stored episodes, of which there is at least one."""
+        """Return the number of items of the stored episodes; there must be at least one episode."""
         return int(count_items(self._store.index.length, self._recipe.needs).sum())

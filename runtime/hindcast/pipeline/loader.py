@@ -110,7 +110,7 @@ class Loader:
         builder = WindowBuilder([piece.length for piece in pieces], self.recipe, pin_memory)
 
         def deliver(index: int, block: Block) -> Sequence[Any]:
-            # Before it is cut, since the preprocessing may carry values from earlier steps of an episode.
+            # Preprocessed before it is cut: values may be carried forward from earlier steps of an episode.
             selected = block.with_columns(_select_columns(block, self.recipe))
             if builder.put(index, pieces[index].take(selected)):
                 finish(builder.finish())
@@ -186,6 +186,7 @@ def locate_piece(unit: Unit, first: int, stop: int, recipe: Recipe) -> PieceStep
     num_items = int(item_counts[episodes].sum())
     t, length = np.zeros_like(episodes), unit.lengths[episodes]
     if needs.seq_len is None and not needs.targets:
+        # Leave out the steps of the first and of the last episode that no item of the piece reaches.
         t[0] = num_steps_before = max(0, first_item - (stack - 1))
         num_steps_after = max(0, int(step_ends[stop_episode - 1]) - (stop + needs.n_step))
         length[0] -= num_steps_before
@@ -255,13 +256,13 @@ class ResidentWindows:
 
     def __init__(self, loader: Loader, shard: Shard, epoch: int = 0) -> None:
         self._loader = loader
-        self._run = loader.order.pieces(loader.order.lanes(shard))
-        pieces = loader.locate(self._run)
+        self._unit_pieces = loader.order.pieces(loader.order.lanes(shard))
+        pieces = loader.locate(self._unit_pieces)
         self.data = loader.load(pieces, epoch)
         num_episodes = np.array([len(piece.episodes) for piece in pieces])
         first_episode = np.array([piece.episodes[0] for piece in pieces])
         # Added to a unit's item or episode, they give its row or its episode in the data.
-        self._row_offset = _first_rows(pieces) - self._run[:, 1]
+        self._row_offset = _first_rows(pieces) - self._unit_pieces[:, 1]
         self._episode_offset = num_episodes.cumsum() - num_episodes - first_episode
 
     def start(self, window: Window) -> PendingWindow:
@@ -269,14 +270,14 @@ class ResidentWindows:
         return PendingWindow(window, (), partial(self._load, window))
 
     def _load(self, window: Window) -> LoadedWindow:
-        """Return a window; with targets, on copies of its episodes."""
-        run_pieces = np.searchsorted(self._run[:, 0], window.pieces[:, 0])
+        """Return a window; with targets, which are columns of the window alone, on copies of its episodes."""
+        piece_indices = np.searchsorted(self._unit_pieces[:, 0], window.pieces[:, 0])
         if not self._loader.recipe.needs.targets:
-            rows = self._loader.rows(window, self._row_offset[run_pieces] + window.pieces[:, 1])
+            rows = self._loader.rows(window, self._row_offset[piece_indices] + window.pieces[:, 1])
             return LoadedWindow(window, self.data, rows)
         pieces = self._loader.locate(window.pieces)
         episodes = concat_ranges(
-            self._episode_offset[run_pieces] + [piece.episodes[0] for piece in pieces],
+            self._episode_offset[piece_indices] + [piece.episodes[0] for piece in pieces],
             np.array([len(piece.episodes) for piece in pieces]),
         )
         rows = self._loader.rows(window, _first_rows(pieces))
@@ -322,7 +323,10 @@ class WindowBuilder:
                     for leaf, column in columns.items()
                 }
         if columns.keys() != self._arrays.keys():
-            raise DataError(f"Blocks have different columns: {sorted(self._arrays)} and {sorted(columns)}.")
+            raise DataError(
+                f"Blocks have different columns: {sorted(self._arrays)} and {sorted(columns)}; connectors and the "
+                "pre-learner must return the same columns for all units."
+            )
         first_step, first_episode = int(self._first_steps[index]), int(self._first_episodes[index])
         for leaf, column in columns.items():
             first_row = first_step + (first_episode if is_per_observation(leaf) else 0)

@@ -46,7 +46,7 @@ class MixedFeed(Feed):
     def take(self, count: int) -> Batch:
         """See `Feed.take`; all items of a batch are from one source."""
         for feed in self._feeds:
-            # All sources together: each would otherwise make its first batch wait.
+            # Of all sources: otherwise the first batch of each one would wait until its windows are read.
             feed.prefetch()
         batch = self._feeds[self.source_of(self._num_batches)].take(count)
         self._num_batches += 1

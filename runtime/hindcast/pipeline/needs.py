@@ -72,7 +72,7 @@ class Needs:
         initial_state: "recorded" adds the leaves `state_in/…`, `[B, ...]`, to batches of sequences: the recurrent state
             before each sequence's first step, which is `state_in` as stored, else `state_out` of the previous step,
             or zero at an episode's first step. "zero": the module's own initial state.
-        counts_starts: whether the size of a batch is the number of sequences rather than of their timesteps.
+        counts_sequences: whether the size of a batch is the number of sequences rather than of their timesteps.
         gamma: discount, from 0 to 1; `discounts` and an `n_step` over 1 need it.
         targets: whether the algorithm computes further columns over complete episodes (`Algorithm.targets`), when a
             window is entered.
@@ -93,7 +93,7 @@ class Needs:
     burn_in: int = 0
     stride: int | None = None
     initial_state: Literal["zero", "recorded"] = "zero"
-    counts_starts: bool = False
+    counts_sequences: bool = False
     targets: bool = False
     targets_every: int | None = None
     sampling: Literal["epochs", "uniform", "prioritized"] = "epochs"
@@ -153,7 +153,7 @@ class Needs:
 
     def num_items(self, batch_size: int) -> int:
         """Return the number of items in a batch of `trainBatchSizePerLearner` timesteps."""
-        return batch_size if self.counts_starts else batch_size // self.timesteps_per_item
+        return batch_size if self.counts_sequences else batch_size // self.timesteps_per_item
 
     @property
     def stored_columns(self) -> frozenset[str]:

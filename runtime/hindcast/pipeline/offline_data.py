@@ -23,7 +23,7 @@ from hindcast.pipeline.connector_factory import make_connectors
 from hindcast.pipeline.connectors import (
     BatchConnector,
     BlockConnector,
-    ConnectorContext,
+    ConstructionContext,
     Context,
     TargetOptions,
 )
@@ -80,6 +80,18 @@ def offline_data_class(pipeline: PipelineSpec) -> type[OfflineData]:
     return cls.feed_class()
 
 
+def _refuse_separate_timesteps(pipeline: PipelineSpec, needs: Needs) -> None:
+    """Refuse a pre-learner that returns separate timesteps, if the algorithm computes over whole episodes."""
+    if not (needs.targets or needs.n_step > 1 or needs.seq_len):
+        return
+    purpose = "returns" if needs.targets else "n-step returns" if needs.n_step > 1 else "sequences"
+    raise SpecError(
+        f"is {pipeline.pre_learner!r}, which returns separate timesteps, but the algorithm computes {purpose} "
+        "over whole episodes: override _map_to_episodes instead of __call__.",
+        field="spec.pipeline.preLearner",
+    )
+
+
 def has_own_reader(pipeline: PipelineSpec) -> bool:
     """Return True if the class that `spec.pipeline.offlineData` names reads rows itself, before training.
 
@@ -119,7 +131,7 @@ class OfflineData(Feed):
         batch_size: see above.
         stage_seconds: see `run.trainer.Experience`.
         timeline: see `run.trainer.Experience`.
-        counters: amounts that checkpoints need besides `state`, see `run.trainer.Experience`; none.
+        counters: see `run.trainer.Experience`; always empty, because `state` contains all that a checkpoint needs.
         epoch_size: number of items of all sources together.
         epoch_timesteps: number of timesteps of all sources together.
         target_options: options of the algorithm's targets that connectors set, see `TargetOptions`.
@@ -155,16 +167,11 @@ class OfflineData(Feed):
         spaces = (observation_space, action_space)
         if spec is not None:
             spaces = (observation_space or spec.observation_space, action_space or spec.action_space)
-        context = ConnectorContext(*spaces, module, needs_next_obs=Columns.NEXT_OBS in needs.columns)
-        # Such a pre-learner has run the connectors of `pipeline` when the data were prepared.
+        context = ConstructionContext(*spaces, module, needs_next_obs=Columns.NEXT_OBS in needs.columns)
+        # A pre-learner that runs the connectors of `pipeline` did so when the data were prepared.
         runs_connectors = prelearner_class(pipeline).runs_connectors()
-        if runs_connectors and (needs.targets or needs.n_step > 1 or needs.seq_len):
-            purpose = "returns" if needs.targets else "n-step returns" if needs.n_step > 1 else "sequences"
-            raise SpecError(
-                f"is {pipeline.pre_learner!r}, which returns separate timesteps, but the algorithm computes {purpose} "
-                "over whole episodes: override _map_to_episodes instead of __call__.",
-                field="spec.pipeline.preLearner",
-            )
+        if runs_connectors:
+            _refuse_separate_timesteps(pipeline, needs)
         all_connectors = make_connectors(() if runs_connectors else pipeline.connectors, connectors, context)
         self.target_options: dict[str, float] = {}
         for connector in all_connectors:
@@ -183,8 +190,10 @@ class OfflineData(Feed):
             if pipeline.resident_budget is None
             else parse_bytes(pipeline.resident_budget)
         )
-        # Whole batches are made by each learner, which keeps its shard of each.
-        self._whole_batch_shard = shard if self._batch_connectors or self.has_custom_sample else WHOLE_BATCH
+        # If connectors or a custom `sample` change whole batches, each learner makes all of a batch, of which it then
+        # keeps its shard. Otherwise the sources provide no more than the shard.
+        changes_batches = bool(self._batch_connectors) or self.has_custom_sample
+        self._output_shard = shard if changes_batches else WHOLE_BATCH
         self._settings = SourceSettings(
             needs=needs,
             pipeline=pipeline,
@@ -202,7 +211,7 @@ class OfflineData(Feed):
             extra_columns=frozenset().union(
                 *(connector.added_columns(spec) for connector in all_connectors if spec is not None)
             ),
-            shard=shard if self._whole_batch_shard == WHOLE_BATCH else WHOLE_BATCH,
+            shard=WHOLE_BATCH if changes_batches else shard,
         )
         self.live_sources = live_sources
         self._live_feeds: list[LiveFeed] = []
@@ -216,19 +225,26 @@ class OfflineData(Feed):
         self.timeline: dict[str, list[float]] = {}
         self._longest_wait = 0.0
         self._feed_metrics: dict[str, float] = {}
-        self._sources: list[SourceFeed] = []
-        # In order, each source gets what the earlier ones left of the budget; data that exceed it are streamed.
-        remaining_budget = self._budget
-        for source in sources:
-            # Together the sources' windows have the size of one.
-            share = source.weight / sum(source.weight for source in sources)
-            self._sources.append(
-                SourceFeed(source.name, source.dataset, self._settings, remaining_budget, share)
-            )
-            self._sources[-1].check_shards(batch_size)
-            remaining_budget -= self._sources[-1].resident_bytes
+        self._sources = self._open_sources(sources)
         self.epoch_size = sum(source.order.epoch_size for source in self._sources)
         self.epoch_timesteps = sum(source.order.epoch_timesteps for source in self._sources)
+
+    def _open_sources(self, sources: Sequence[Source]) -> list[SourceFeed]:
+        """Create the feeds of sources in order: each gets the rest of the budget, and data that exceed it are streamed.
+
+        Raises:
+            SpecError, DataError: see the class.
+        """
+        source_feeds: list[SourceFeed] = []
+        remaining_budget = self._budget
+        for source in sources:
+            # The sources' windows share the memory of one window.
+            share = source.weight / sum(source.weight for source in sources)
+            source_feed = SourceFeed(source.name, source.dataset, self._settings, remaining_budget, share)
+            source_feed.check_shards(self.batch_size)
+            remaining_budget -= source_feed.resident_bytes
+            source_feeds.append(source_feed)
+        return source_feeds
 
     @classmethod
     def reads_rows(cls) -> bool:
@@ -276,7 +292,7 @@ class OfflineData(Feed):
                 feed.reset_returns()
         return self.updates_per_iteration - num_done
 
-    def iterations(self, iteration: int, updates: int) -> int:
+    def complete_iterations(self, iteration: int, updates: int) -> int:
         """Return how many of `iteration` iterations are complete after `updates` updates.
 
         The last one is not if the stop criterion cut it short; it can be resumed.
@@ -320,7 +336,7 @@ class OfflineData(Feed):
 
     def synchronise(self, gather: GatherValues) -> None:
         self._feed.synchronise(gather)
-        # All learners wait for the one that waits for data.
+        # The longest wait counts, because all learners wait for the one that waits for data.
         self._feed_metrics = self._feed.metrics()
         wait_seconds = self._feed_metrics["data_wait_seconds"] - self._wait_seconds
         self._longest_wait = max(gather(wait_seconds))
@@ -329,7 +345,7 @@ class OfflineData(Feed):
             for stage, seconds in self._settings.executor.seconds.items()
         }
         timeline = self._settings.executor.timeline
-        self.timeline = {} if timeline is None else timeline.busy()
+        self.timeline = {} if timeline is None else timeline.busy_threads()
 
     def prioritise(self, priorities: Tensor) -> None:
         self._feed.prioritise(priorities)
@@ -346,9 +362,9 @@ class OfflineData(Feed):
                 check_batch(batch, count)
         else:
             batch = self.sample(count)
-        if self._whole_batch_shard == WHOLE_BATCH:
+        if self._output_shard == WHOLE_BATCH:
             return batch
-        return {leaf: tensor[self._whole_batch_shard.slice_of(count)] for leaf, tensor in batch.items()}
+        return {leaf: tensor[self._output_shard.slice_of(count)] for leaf, tensor in batch.items()}
 
     @property
     def has_custom_sample(self) -> bool:

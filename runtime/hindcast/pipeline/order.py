@@ -150,7 +150,7 @@ class Order:
         return epoch * self.epoch_size + index * self.num_lanes + self.place(lane)
 
     def max_gap(self, shard: Shard) -> int:
-        """Return the maximum number of adjacent items in an epoch's order, or across its end, of other learners."""
+        """Return the maximum number of consecutive items of other learners, within an epoch or across its end."""
         places, num_visits = self.places(shard), self.epoch_size % self.num_lanes
         # A round, the shorter one at the end of an epoch, and the first one of the next epoch.
         last_round = places[places < num_visits] + self.num_lanes
@@ -174,7 +174,7 @@ class Order:
         """Return the windows of a lane's epoch, in order."""
         cached = self._windows.setdefault(lane, {})
         if epoch not in cached:
-            # At an epoch's end, both the epoch and the next one are in use.
+            # Two epochs are kept, because windows of both are in use at an epoch's end.
             self._windows[lane] = cached = {at: cached[at] for at in cached if at == epoch - 1}
             cached[epoch] = self._divide_into_windows(lane, epoch)
         return cached[epoch]
@@ -207,10 +207,10 @@ class Order:
         """Return the number of distinct items delivered before `cursor`; with `replacement`, an estimate."""
         if not self.replacement:
             return min(cursor, self.epoch_size)
-        # As if all lanes had windows of the same size, of which the same number has ended.
+        # An estimate: as if all lanes had windows of the same size, and the same number of them had ended.
         num_windows = self._windows_per_epoch
         size = max(1.0, self.epoch_size / (self.num_lanes * num_windows))
-        p_missed = (1.0 - 1.0 / size) ** size
+        p_missed = (1.0 - 1.0 / size) ** size  # probability that the draws of one pass miss an item
         epoch, position = divmod(cursor / self.epoch_size, 1.0)
         num_ended, fraction = divmod(position * num_windows, 1.0)
         windows_missed = num_ended * p_missed + p_missed**fraction + num_windows - num_ended - 1

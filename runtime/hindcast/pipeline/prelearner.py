@@ -110,7 +110,8 @@ class OfflinePreLearner:
 
     def _read_unit(self, unit: Unit) -> Block:
         """Read the unit as stored."""
-        # Other threads of the data worker may pre-learn while this one reads, but not in the middle of user code.
+        # The turn is released while this thread reads, so that others pre-learn. A user's `__call__` keeps its turn: it
+        # need not be thread-safe.
         with nullcontext() if is_user_code(type(self).__call__) else release_turn():
             return self.dataset.read(unit, self._columns)
 
@@ -257,7 +258,7 @@ class OfflinePreLearner:
 
 
 class ExtractedDataset(Dataset):
-    """Stands for the dataset of a pre-learner on a data worker, which receives each unit with its part of the index.
+    """A dataset without its index, for data workers: they receive the part of the index that each unit needs.
 
     Args:
         dataset: the dataset.
@@ -288,8 +289,11 @@ def set_extracted(part: Dataset | None) -> None:
     _thread_state.part = part
 
 
-def without_index(prelearn: PreLearn) -> tuple[PreLearn, Dataset | None]:
-    """Return a pre-learner for data workers, and the dataset that extracts its units; None if it has none."""
+def detach_dataset(prelearn: PreLearn) -> tuple[PreLearn, Dataset | None]:
+    """Return a pre-learner without the index of its dataset, which may be large, for data workers; and the dataset.
+
+    The dataset is None if the pre-learner has none, and is then returned unchanged.
+    """
     prelearner = prelearn.args[0] if isinstance(prelearn, partial) else prelearn
     if not isinstance(prelearner, OfflinePreLearner) or not isinstance(prelearner.dataset, Dataset):
         return prelearn, None

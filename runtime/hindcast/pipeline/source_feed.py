@@ -13,7 +13,7 @@ import torch
 from hindcast.api.pipeline import PipelineSpec, index_bytes
 from hindcast.api.quantity import parse_bytes
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.fitted import fit_to_spaces
+from hindcast.datasets.space_fitting import fit_to_spaces
 from hindcast.datasets.units import unit_sizes
 from hindcast.datasets.validate import check_spec
 from hindcast.episodes.block import Block
@@ -157,7 +157,7 @@ class SourceFeed:
             yield block
 
     def reward_blocks(self) -> Iterator[Block]:
-        """Yield the blocks of all units: their rewards, and what else the user's code reads."""
+        """Yield the blocks of all units, with the rewards and the columns that the user's code reads."""
         prelearner = self._make_prelearner(Needs(frozenset({Columns.REWARDS})))
         return self._read(range(len(self._dataset.units)), guard_prelearner(prelearner))
 
@@ -191,7 +191,8 @@ class SourceFeed:
             "indexBytes": index_bytes(len(self._dataset.units), self._dataset.num_episodes),
             "dataBytes": self.nbytes,
             "windowBytes": self.nbytes * window_steps // self._dataset.num_steps,
-            # Resident: the lanes' data, or all data that are drawn from. Streaming: these and the next windows.
+            # Resident: the data of the learner's lanes, or all data if items are drawn from all of them. Streaming: the
+            # windows in use and the next ones.
             "learnerBytes": self.resident_bytes
             or 2 * self.nbytes * window_steps // self._dataset.num_steps // self._settings.shard.size,
             "columns": self._columns,

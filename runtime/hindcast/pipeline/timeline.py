@@ -12,7 +12,7 @@ _MAX_SPANS = 20_000
 
 
 class Timeline:
-    """Spans of time by stage since now, from any number of threads; at most 20,000, those after them are left out."""
+    """Spans of time by stage, recorded by any number of threads; spans after the first 20,000 are dropped."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
@@ -30,8 +30,8 @@ class Timeline:
                 self._spans.append((stage, end - seconds, end))
             end -= seconds
 
-    def busy(self) -> dict[str, list[float]]:
-        """Return stage -> mean number of busy threads in each of 60 equal parts of the time since the start.
+    def busy_threads(self) -> dict[str, list[float]]:
+        """Return stage -> mean number of busy threads in each of 60 equal parts of the time since construction.
 
         The key "seconds" has the length of that time.
         """

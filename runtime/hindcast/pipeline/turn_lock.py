@@ -1,4 +1,4 @@
-"""A lock by which threads that pre-learn take turns: user code runs in one of them at a time."""
+"""A lock that gives threads turns to pre-learn: user code runs in one thread at a time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def release_turn() -> Iterator[None]:
         yield
     finally:
         cpu_seconds = max(time.thread_time() - start_cpu_time, 1e-6)
-        # More threads do not shorten the wait for a processor: counting it would start ever more of them.
+        # Without the wait for a processor, which more threads do not shorten: counting it would start ever more.
         wall_seconds = time.perf_counter() - start_time
         seconds = wall_seconds - (_processor_delay() - start_delay)
         _thread_state.read_seconds += wall_seconds
@@ -62,9 +62,9 @@ def last_turn_seconds() -> tuple[float, float]:
 
 
 def waiting_factor() -> float:
-    """Return the seconds over the processor's seconds of what this thread did last without the turn; 1 if nothing.
+    """Return the ratio of elapsed time to processor time in this thread's last read without the turn; 1 before any.
 
-    The seconds exclude those in which the thread was ready and all processors were busy.
+    The elapsed time excludes the time in which the thread was ready and all processors were busy.
     """
     return getattr(_thread_state, "waiting_factor", 1.0)
 

@@ -15,14 +15,14 @@ Array = NDArray[Any]
 
 def empty_pinned(shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """Return an uninitialised array in page-locked memory, which a GPU reads without the CPU."""
-    # NumPy cannot allocate page-locked memory; going by a NumPy array keeps its dtype.
+    # NumPy cannot allocate page-locked memory. `from_numpy` maps NumPy's dtype to torch's.
     return torch.empty_like(torch.from_numpy(np.empty(shape, dtype)), pin_memory=True).numpy()
 
 
 def upload(arrays: Mapping[str, Array], device: torch.device | None) -> dict[str, Tensor]:
     """Copy arrays to tensors on `device`, and wait for the copies.
 
-    On the CPU, for which None stands too, the tensors share the arrays' memory. Only arrays of `empty_pinned` are
+    On the CPU, which is also meant by None, the tensors share the arrays' memory. Only arrays of `empty_pinned` are
     copied while the GPU computes.
     """
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -1,6 +1,6 @@
-"""Creates Gymnasium environments from their description in a resource.
+"""Create Gymnasium environments from their description in a resource.
 
-An environment that was created to read its spaces is played in afterwards, because some take ten seconds to start.
+Some environments take ten seconds to start, so one that was created to read its spaces is played in afterwards.
 """
 
 from __future__ import annotations

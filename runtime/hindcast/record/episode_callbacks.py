@@ -49,7 +49,7 @@ def call_each(
     arguments: Mapping[str, Any],
     check: Callable[[], Any] = lambda: None,
 ) -> None:
-    """Call a method of each callback, then `check`; an error of either names the callback.
+    """Call a method of each callback, and `check` after each; errors of both name the callback.
 
     Raises:
         UserCodeError: a callback raised an exception, or the check failed after it.

@@ -18,7 +18,8 @@ Commits = Mapping[int, Commit]
 
 _MAX_RANGES = 64
 _MIN_EPISODES_PER_SLOT = 4
-"""A slot idles from the end of its last episode in a range until the range ends, which short ranges make worse."""
+"""Minimum length of a range. A slot idles from the end of its last episode in a range until the range ends, so short
+ranges waste more of its time."""
 
 
 def _range_size(num_episodes: int, width: int, episodes_per_file: int | None) -> int:

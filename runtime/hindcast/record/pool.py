@@ -110,8 +110,8 @@ class Runner:
         if self._env_runner is None or policy != self._policy:
             self.close()
             # Held until close(), so that a new recording waits for this runner.
-            self._lock = join_runners(self._task.target.folder)
-            # A random policy reads the spaces of the environment that is then played in.
+            self._lock = register_runner(self._task.target.folder)
+            # An environment that a random policy creates to read its spaces is then played in.
             with keep_environments():
                 self._env_runner, self._policy = make_runner(self._task, self._load_actor(policy)), policy
         returns: list[float] = []
@@ -208,8 +208,8 @@ def record_ranges(
             yield recorded_range
 
 
-def join_runners(folder: Location) -> int | None:
-    """Register this process as a runner of a dataset's folder, until it ends.
+def register_runner(folder: Location) -> int | None:
+    """Register this process as a runner of a dataset's folder, until it ends; see `wait_for_runners`.
 
     Returns:
         File descriptor that holds the lock; None if the folder is not local or has a guard.

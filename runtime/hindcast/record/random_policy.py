@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hindcast.episodes.columns import MASK_LEAF, Columns
 from hindcast.episodes.spaces import flatten_space, num_values
 from hindcast.errors import SpecError
-from hindcast.models.action_masks import has_action_mask
+from hindcast.models.action_masks import ActionMask, build_action_mask
 from hindcast.models.policy import Actions
 from hindcast.models.preprocessing import Preprocessing
 
@@ -40,7 +42,9 @@ class RandomActor:
         self.preprocessing = preprocessing
         self._leaves = flatten_space(preprocessing.action_space, Columns.ACTIONS)
         self._sizes = {leaf: _noise_size(leaf, space) for leaf, space in self._leaves.items()}
-        self._is_masked = has_action_mask(preprocessing.observation_space, preprocessing.action_space)
+        mask = build_action_mask(preprocessing.observation_space, preprocessing.action_space)
+        # The elements are independent, so that their combinations need not be counted.
+        self._action_mask = None if mask is None else replace(mask, combines=False)
         self._noise_size = sum(self._sizes.values())
         self._logp = np.float32(-sum(_log_volume(space) for space in self._leaves.values()))
 
@@ -65,8 +69,8 @@ class RandomActor:
             raise SpecError(
                 "a random policy has no most likely action; set explore to true.", field="spec.policy.explore"
             )
-        if self._is_masked:
-            return self._draw_allowed(obs[MASK_LEAF], noise)
+        if self._action_mask is not None:
+            return self._draw_allowed(self._action_mask, obs, noise)
         actions: dict[str, NDArray[Any]] = {}
         offset = 0
         for leaf, space in self._leaves.items():
@@ -75,15 +79,25 @@ class RandomActor:
         logp = np.full(len(noise), self._logp, dtype=np.float32)
         return Actions(self.preprocessing.to_env(actions), actions, logp, dist_inputs=None)
 
-    def _draw_allowed(self, mask: NDArray[Any], noise: NDArray[np.float32]) -> Actions:
-        """Draw uniformly from the Discrete actions that the mask `[B, n]` allows."""
+    def _draw_allowed(
+        self, mask: ActionMask, obs: dict[str, NDArray[Any]], noise: NDArray[np.float32]
+    ) -> Actions:
+        """Draw uniformly from the actions that the mask allows."""
         (space,) = self._leaves.values()
-        is_allowed = mask != 0
-        counts = is_allowed.sum(1)
-        ranks = np.minimum(noise.reshape(-1) * counts, counts - 1).astype(np.int64)
-        indices = (is_allowed.cumsum(1) > ranks[:, None]).argmax(1)
-        actions = {Columns.ACTIONS: (space.start + indices).astype(space.dtype)}
-        return Actions(self.preprocessing.to_env(actions), actions, -np.log(counts).astype(np.float32), None)
+        is_allowed = mask.allowed_actions({MASK_LEAF: torch.from_numpy(obs[MASK_LEAF])}).numpy()
+        indices, logp = [], np.zeros(len(noise))
+        for choice, uniform in zip(
+            np.split(is_allowed, np.cumsum(mask.sizes)[:-1], 1), noise.T, strict=False
+        ):
+            counts = choice.sum(1)
+            ranks = np.minimum(uniform * counts, counts - 1).astype(np.int64)
+            indices.append((choice.cumsum(1) > ranks[:, None]).argmax(1))
+            logp -= np.log(counts)
+        if isinstance(space, gym.spaces.MultiDiscrete) and len(indices) == 1:
+            indices = list(np.unravel_index(indices[0], space.nvec.ravel()))
+        offsets = np.stack(indices, -1).reshape(-1, *(space.shape or ()))
+        actions = {Columns.ACTIONS: (space.start + offsets).astype(space.dtype)}
+        return Actions(self.preprocessing.to_env(actions), actions, logp.astype(np.float32), None)
 
 
 def _noise_size(leaf: str, space: gym.Space) -> int:

@@ -194,7 +194,7 @@ class EnvRunner:
         history = Trajectories(slots.width)
         infos: list[dict[int, str]] = [{} for _ in range(slots.width)]
         playing: dict[int, int] = {}
-        # True for idle slots too: the policy may have played elsewhere, with another number of slots.
+        # True for idle slots too: the policy may hold state from another runner, with another number of slots.
         is_first = np.ones(slots.width, dtype=np.bool_)
         rewards = np.zeros(slots.width, dtype=np.float64)
 

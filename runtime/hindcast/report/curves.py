@@ -99,8 +99,8 @@ class Curves:
     @cached_property
     def evaluation(self) -> ReturnCurve | None:
         """Evaluation returns over training iterations; None without evaluations."""
-        # If it ran in parallel to training, an evaluation is in the result of an iteration after its weights'. A user's
-        # evaluation function may not name the iteration.
+        # An evaluation in parallel to training is in the result of a later iteration than the one after which its
+        # weights were taken. The result of a user's evaluation function may lack that iteration.
         return _make_return_curve(
             (
                 lookup(evaluation, "training_iteration") or lookup(result, "training_iteration") or 0.0,
@@ -234,7 +234,7 @@ class Curves:
 
     @property
     def timeline(self) -> dict[str, list[float]]:
-        """The latest `Timeline.busy` of the learner that waited longest; empty if no stage was ever busy."""
+        """The latest `Timeline.busy_threads` of the learner that waited longest; empty if no stage was ever busy."""
         for result in reversed(self.results):
             timelines = result.get("timers", {}).get("timeline", [])
             if busy_timelines := [timeline for timeline in timelines if timeline.keys() - {"seconds"}]:

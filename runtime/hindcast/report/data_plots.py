@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_DIMENSIONS = 9  # panels of a picture of continuous actions
 MAX_DISCRETE_BARS = 20  # bars of a picture of discrete actions
-MAX_LISTED_VALUES = 10_000  # size of a space up to which its values are listed although they never occur
+MAX_LISTED_VALUES = 10_000  # size of a space up to which values that never occur are listed, too
 MAX_RANGES = 32  # bars of a picture of observation ranges
 MAX_LEAVES = 4  # leaves of actions, and of observations, that have pictures
 MAX_LABELLED_BARS = 12  # bars up to which each bar shows its percentage
@@ -29,19 +29,19 @@ MAX_EVEN_RATIO = 1.25
 """Frequency of the most frequent action over the mean frequency, below which all actions count as equally frequent."""
 
 
-def data_plots(summary: Summary) -> dict[str, Picture | None]:
+def data_pictures(summary: Summary) -> dict[str, Picture | None]:
     """Return the pictures of a dataset: `returns`, `lengths`, and of the first four leaves of actions and of images.
 
     A picture is None if the data have no values for it.
     """
     pictures: dict[str, Picture | None] = {
-        "returns": _histogram(summary.returns, "return", "", "more", "return of an episode"),
-        "lengths": _histogram(
+        "returns": _histogram_picture(summary.returns, "return", "", "more", "return of an episode"),
+        "lengths": _histogram_picture(
             summary.lengths, "last", " timesteps", "longer", "length of an episode (timesteps)"
         ),
     }
     for leaf in summary.actions[:MAX_LEAVES]:
-        pictures[leaf.name.replace("/", "-")] = action_plot(summary, leaf)
+        pictures[leaf.name.replace("/", "-")] = action_picture(summary, leaf)
     for name, frames in list(summary.frames.items())[:MAX_LEAVES]:
         subject = f"{name} of {frames.episode}"
         pictures[f"frames-{name.replace('/', '-')}"] = frames_picture(
@@ -77,7 +77,7 @@ def frames_picture(frames: Frames, title: str, subject: str) -> Picture:
     return Picture(title, caption, draw, height=min(6.0, rows * (WIDTH / columns * height / width + 0.2)))
 
 
-def _histogram(
+def _histogram_picture(
     distribution: ValueDistribution | None, verb: str, unit: str, comparative: str, axis_label: str
 ) -> Picture | None:
     """Return a picture with a histogram of returns or lengths.
@@ -154,15 +154,15 @@ def _mark_median(axes: Axes, theme: Theme, distribution: ValueDistribution) -> N
     )
 
 
-def action_plot(summary: Summary, leaf: ActionLeaf) -> Picture | None:
+def action_picture(summary: Summary, leaf: ActionLeaf) -> Picture | None:
     """Return a picture of the frequency of each discrete action, or of each dimension's distribution.
 
     None if the leaf has neither.
     """
     if leaf.values is not None:
-        return _discrete_plot(summary, leaf.name, _count_values(summary, leaf))
+        return _discrete_picture(summary, leaf.name, _count_values(summary, leaf))
     if leaf.dimensions:
-        return _continuous_plot(summary, leaf)
+        return _continuous_picture(summary, leaf)
     return None
 
 
@@ -176,7 +176,7 @@ def _count_values(summary: Summary, leaf: ActionLeaf) -> dict[int, int]:
     return counts
 
 
-def _discrete_plot(summary: Summary, name: str, counts: dict[int, int]) -> Picture:
+def _discrete_picture(summary: Summary, name: str, counts: dict[int, int]) -> Picture:
     total = sum(counts.values())
     plotted_values = sorted(sorted(counts, key=lambda value: counts[value], reverse=True)[:MAX_DISCRETE_BARS])
     percentages = np.array([100 * counts[value] / total for value in plotted_values])
@@ -218,7 +218,7 @@ def _discrete_title(name: str, counts: dict[int, int]) -> str:
     return f"The most frequent {noun}, {most_frequent}, is taken in {formatting.as_percentage(share)} of timesteps"
 
 
-def _continuous_plot(summary: Summary, leaf: ActionLeaf) -> Picture:
+def _continuous_picture(summary: Summary, leaf: ActionLeaf) -> Picture:
     plotted_dimensions = leaf.dimensions[:MAX_DIMENSIONS]
     columns = min(3, len(plotted_dimensions))
     rows = math.ceil(len(plotted_dimensions) / columns)
@@ -261,7 +261,7 @@ def _draw_panel(axes: Axes, theme: Theme, name: str, distribution: ValueDistribu
     axes.set_title(title, loc="left", fontsize=8.5, color=theme.muted_ink, pad=3)
 
 
-def coverage_plots(summary: Summary) -> dict[str, Picture | None]:
+def coverage_pictures(summary: Summary) -> dict[str, Picture | None]:
     """Return `coverage`, and `range-<leaf>` for each of the first four observation leaves that are no images.
 
     A picture is None if the summary has no coverage in two dimensions, or if the leaf has no bounds.

@@ -101,7 +101,8 @@ def evidence_picture(looks: Sequence[Mapping[str, Any]], threshold: float) -> Pi
     episodes = formatting.plural(last["episodes"], "episode")
     title = f"Evidence for the policy: {formatting.significant(last['evidence'])} after {episodes}"
     caption = (
-        "A bet that cannot win if the policy is not better, after each look; "
+        "Capital of a bet on the policy, 1 at first, after each look: it grows only by chance if the policy is not "
+        "better; "
         f"the policy is promoted at {formatting.significant(threshold)}"
     )
     return Picture(title, caption, draw)

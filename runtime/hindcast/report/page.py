@@ -76,7 +76,7 @@ class Page:
     """The content of a page.
 
     Attributes:
-        kind: line above the name: what the page describes.
+        kind: description of the page's subject, in the line above the name.
         name: name of the resource or the dataset, the page's title.
         outcome: the result in one sentence.
         tiles, sections, tables, commands, problems: content; the template puts the problems before the tables.

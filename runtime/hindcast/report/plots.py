@@ -1,6 +1,6 @@
 """Pictures of a run: returns during training, losses, and the use of time.
 
-Each public function `…_plot` returns a `Picture`, or None if the run has no data for it.
+Each public function `…_picture` returns a `Picture`, or None if the run has no data for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_PANELS = 5  # of the losses' picture
 MAX_MARKED_POINTS = 40  # points of a line up to which each has a marker
-MIN_SMOOTHED_POINTS = 80  # points of a line from which its running mean is drawn, too
+MIN_SMOOTHED_POINTS = 80  # number of points from which a line's running mean is drawn, too
 _TIMELINE_LABELS = {
     "wait": "waiting for data",
     "read": "reading",
@@ -41,7 +41,7 @@ class RecordedReturns:
     maximum: float
 
 
-def return_plot(
+def return_picture(
     curves: Curves, *, stop: float | None = None, recorded: RecordedReturns | None = None
 ) -> Picture | None:
     """Return a picture of the evaluation return over training iterations, with its min-max band.
@@ -64,7 +64,7 @@ def return_plot(
     return Picture(_return_title(curve, stop, "iteration"), _return_caption(curve), draw)
 
 
-def estimate_plot(curves: Curves, *, stop: float | None = None) -> Picture | None:
+def estimate_picture(curves: Curves, *, stop: float | None = None) -> Picture | None:
     """Return a picture of the return estimated from held-out episodes, and of the recorded policy's return.
 
     Args:
@@ -92,7 +92,9 @@ def estimate_plot(curves: Curves, *, stop: float | None = None) -> Picture | Non
     return Picture(formatting.capitalise(curve.verdict), caption, draw)
 
 
-def expert_plot(curves: Curves, *, stop: float | None = None, algorithm: str | None = None) -> Picture | None:
+def expert_picture(
+    curves: Curves, *, stop: float | None = None, algorithm: str | None = None
+) -> Picture | None:
     """Return a picture of the expert's return over timesteps: in evaluation, and in the episodes that it learned from.
 
     Args:
@@ -121,7 +123,7 @@ def expert_plot(curves: Curves, *, stop: float | None = None, algorithm: str | N
     return Picture(title, caption if len(sampling.y) else _return_caption(curve), draw)
 
 
-def loss_plot(curves: Curves) -> Picture | None:
+def loss_picture(curves: Curves) -> Picture | None:
     """Return a picture of the first four loss terms and the norm of the gradients, one panel each, over iterations."""
     panels: dict[str, Line] = dict(list(curves.losses.items())[: MAX_PANELS - 1])
     if curves.gradient_norm is not None:
@@ -155,7 +157,7 @@ def loss_plot(curves: Curves) -> Picture | None:
     return Picture(_trend_title(first_name, panels[first_name]), caption, draw, height)
 
 
-def value_plot(curves: Curves) -> Picture | None:
+def value_picture(curves: Curves) -> Picture | None:
     """Return a picture of the critics' mean value of the recorded actions over training iterations."""
     line, initial = curves.mean_q, curves.initial_value
     if line is None:
@@ -176,7 +178,7 @@ def value_plot(curves: Curves) -> Picture | None:
     return Picture(_trend_title("mean Q", line), caption, draw)
 
 
-def time_plot(curves: Curves) -> Picture | None:
+def time_picture(curves: Curves) -> Picture | None:
     """Return a picture of a stacked bar of the run's time by activity and, below it, the timesteps per second."""
     seconds = curves.seconds_by_activity
     if not seconds:

@@ -82,6 +82,7 @@ class ResultsLog:
             self._join()
 
     def _join(self) -> None:
+        """Write all results as one file, and delete the objects of an object store."""
         self._file.write_bytes(b"".join(map(_encode_line, self.results)))
         self._folder.child(_OBJECTS_FOLDER).delete()
 

@@ -1,4 +1,4 @@
-"""Plays an episode of a trained policy for the report, if it can be seen: its observations or renderings are images."""
+"""Play an episode of a trained policy for the report, if there are images of it: observations or renderings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the HTML pages of a training, a recording and a dataset."""
+"""Write the HTML pages of a training, a recording and a dataset."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hindcast.formats.dataset_folder.manifest import FOLDER, Manifest
 from hindcast.formats.entries import count_episodes
 from hindcast.report.canvas import Picture
 from hindcast.report.curves import Curves
-from hindcast.report.data_plots import coverage_plots, data_plots
+from hindcast.report.data_plots import coverage_pictures, data_pictures
 from hindcast.report.events import Outcome
 from hindcast.report.page import (
     REPORT_FILE,
@@ -35,7 +35,14 @@ from hindcast.report.page import (
     write_page,
     write_single_file,
 )
-from hindcast.report.plots import estimate_plot, expert_plot, loss_plot, return_plot, time_plot, value_plot
+from hindcast.report.plots import (
+    estimate_picture,
+    expert_picture,
+    loss_picture,
+    return_picture,
+    time_picture,
+    value_picture,
+)
 from hindcast.report.results import read_results
 from hindcast.report.rollout import rollout_picture
 from hindcast.report.text import (
@@ -82,11 +89,11 @@ def write_training_report(
     datasets, problems = _summarise_inputs(inputs)
     stop = resource.spec.stop.episode_return_mean
     pictures = {
-        "estimate": estimate_plot(curves, stop=resource.spec.stop.estimated_return),
-        "return": return_plot(curves, stop=stop, recorded=combine_returns(datasets)),
-        "loss": loss_plot(curves),
-        "value": value_plot(curves),
-        "time": time_plot(curves),
+        "estimate": estimate_picture(curves, stop=resource.spec.stop.estimated_return),
+        "return": return_picture(curves, stop=stop, recorded=combine_returns(datasets)),
+        "loss": loss_picture(curves),
+        "value": value_picture(curves),
+        "time": time_picture(curves),
     }
     best, last = checkpoint_paths(outcome.metrics)
     if curves.evaluation is not None:
@@ -127,7 +134,7 @@ def write_recording_report(resource: OfflineRecording, outcome: Outcome) -> str:
         outcome=outcome.message,
         tiles=[tile for dataset in datasets for tile in recording_tiles(dataset.summary)],
         sections=[
-            *(Section("What was recorded", data_plots(dataset.summary)) for dataset in datasets),
+            *(Section("What was recorded", data_pictures(dataset.summary)) for dataset in datasets),
             *_expert_sections(resource, folder),
         ],
         tables=[data_table(datasets)],
@@ -173,8 +180,8 @@ def _data_sections(datasets: Sequence[RecordedData]) -> list[Section]:
     for index, dataset in enumerate(datasets):
         suffix = f"-{index}" if len(datasets) > 1 else ""
         pictures = {
-            **data_plots(dataset.summary),
-            "expert-return": expert_plot(_expert_curves(resolve(dataset.name))),
+            **data_pictures(dataset.summary),
+            "expert-return": expert_picture(_expert_curves(resolve(dataset.name))),
         }
         pictures_by_file = {f"data-{name}{suffix}": picture for name, picture in pictures.items()}
         sections.append(Section(f"The data: {dataset.name}", pictures_by_file))
@@ -187,9 +194,11 @@ def _expert_sections(resource: OfflineRecording, folder: Location) -> list[Secti
         return []
     curves = _expert_curves(folder)
     pictures: dict[str, Picture | None] = {
-        "expert-return": expert_plot(curves, stop=train.stop.episode_return_mean, algorithm=train.algorithm),
-        "expert-time": time_plot(curves),
-        "expert-loss": loss_plot(curves),
+        "expert-return": expert_picture(
+            curves, stop=train.stop.episode_return_mean, algorithm=train.algorithm
+        ),
+        "expert-time": time_picture(curves),
+        "expert-loss": loss_picture(curves),
     }
     return [Section("How the expert learned", pictures)]
 
@@ -256,7 +265,7 @@ def write_dataset_page(file: str, reading: Reading, summary: Summary) -> str:
         name=reading.name,
         outcome=_dataset_outcome(summary),
         tiles=_dataset_tiles(summary),
-        sections=[Section("What is in the data", {**data_plots(summary), **coverage_plots(summary)})],
+        sections=[Section("What is in the data", {**data_pictures(summary), **coverage_pictures(summary)})],
         tables=[Table("Facts", (), list(facts_by_label.items())), *_range_tables(summary)],
         commands=_dataset_commands(reading),
         problems=[ProblemRow(problem.severity, problem.message) for problem in summary.problems],

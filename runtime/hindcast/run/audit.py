@@ -60,11 +60,11 @@ _COLUMNS: Final = frozenset(
     {Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.ACTION_LOGP, Columns.DELTA_T}
 )
 """Columns that an evaluation reads, over which episodes have checksums."""
-_TOLERANCE: Final = 0.02
-"""Maximum difference of a repeated number, as a share of its interval's width: other machines round differently."""
+_INTERVAL_TOLERANCE: Final = 0.02
+"""Maximum difference of a recomputed number, as a share of its interval's width: other machines round differently."""
 _RELATIVE_TOLERANCE: Final = 0.05
 _ABSOLUTE_TOLERANCE: Final = 0.005
-"""The same of numbers without an interval: a share of the number, and a part that does not depend on it."""
+"""Maximum difference of a recomputed number without an interval: this share of the number, plus this constant."""
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9](?:[0-9.,]*[0-9])?(?:e[+-]?[0-9]+)?(?: %)?")
 
@@ -93,7 +93,7 @@ class _AuditDocument(_Strict):
     """The content of `audit.json`.
 
     Attributes:
-        checksums: path of each number, text, truth value and null of the other fields -> its digest.
+        checksums: digests of the other fields' values by path, see `_leaf_values`.
     """
 
     format_version: int = Field(alias="formatVersion")
@@ -119,7 +119,7 @@ class _GateLook(_Strict):
 
 
 class _GateState(_Strict):
-    """The content of `GATE_FILE`, as far as a replay reads it; the rest is compared with what the data give."""
+    """The content of `GATE_FILE`, with the types that `replay` requires; the recomputed state shows what is wrong."""
 
     policy: str
     test: dict[str, Any]
@@ -127,7 +127,7 @@ class _GateState(_Strict):
 
 
 class _RunSpec(BaseModel):
-    """The content of `_SPEC_FILE`, as far as an evaluation reads it."""
+    """The field of `_SPEC_FILE` that an evaluation reads."""
 
     spec: dict[str, Any]
 
@@ -187,7 +187,7 @@ def create_audit(
     target, run_folder = resolve(folder), find_run_folder(path)
     if run_folder is None:
         raise SpecError(
-            "is not in the folder of a training's run, of which a bundle has the resource and the split",
+            "is not in the folder of a training's run, from which a bundle takes the resource and the split",
             path=str(path),
             remedy="name a checkpoint in its run folder",
         )
@@ -207,7 +207,7 @@ def create_audit(
     for file in _RUN_FILES:
         if run_folder.child(file).exists():
             target.child(file).write_bytes(run_folder.child(file).read_bytes())
-    leaves = _leaves(judges.dataset)
+    leaves = _checked_leaves(judges.dataset)
     checksums = _episode_checksums(judges.dataset, leaves)
     target.child(_EPISODES_FILE).write_bytes(orjson.dumps(checksums))
     write_verdict_page(target.child(VERDICT_FILE), judgement, str(run_folder))
@@ -261,7 +261,7 @@ def verify_audit(folder: str | Path, data: Sequence[str], *, hooks: Hooks = NO_H
     checks.append(f"the policy is {policy.digest[:16]}, as judged")
     everything = open_like_inputs(data, resolve(module), hooks)
     judges = open_judging_data(module, everything, hooks, dataset_name=name)
-    dataset = _find_judges(bundle, document, judges.dataset, name)
+    dataset = _select_judging_episodes(bundle, document, judges.dataset, name)
     checks.append(
         f"{plural(dataset.num_episodes, 'episode')} that judged the policy are in {name}, unchanged"
     )
@@ -285,7 +285,7 @@ def verify_audit(folder: str | Path, data: Sequence[str], *, hooks: Hooks = NO_H
     checks.append(_check_report(bundle, document, evaluation))
     if bundle.child(GATE_FILE).exists():
         checks.append(_check_gate(bundle, everything, name, document["moduleClass"]))
-    # Numbers may be rounded differently here: the sentence is the one that the data give.
+    # The sentence that was computed here: its numbers may differ from the stored ones by rounding.
     decision = evaluation.report.verdict.sentence
     return AuditResult(str(bundle), _digest(bundle.child(AUDIT_FILE)), decision, tuple(checks))
 
@@ -300,7 +300,7 @@ def _read_document(bundle: Location) -> dict[str, Any]:
     try:
         document = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise _broken(bundle, f"{AUDIT_FILE} is not JSON ({error})") from None
+        raise _bundle_error(bundle, f"{AUDIT_FILE} is not JSON ({error})") from None
     version = document.get("formatVersion") if isinstance(document, dict) else None
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise DataError(
@@ -332,11 +332,11 @@ def _read_part(bundle: Location, file: str, adapter: TypeAdapter[T]) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         place = f"{'.'.join(map(str, first['loc']))} in {file}" if first["loc"] else file
-        raise _broken(bundle, f"{place}: {first['msg']}") from None
+        raise _bundle_error(bundle, f"{place}: {first['msg']}") from None
 
 
 def _leaf_checksums(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the digest of each value of a JSON document that has no parts, by its path."""
+    """Return the digest of each of `_leaf_values`, by path."""
     return {
         path: hashlib.sha256(orjson.dumps([path, value])).hexdigest()[:16]
         for path, value in _leaf_values(document)
@@ -344,7 +344,7 @@ def _leaf_checksums(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _leaf_values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and value of each part of a JSON value that has no parts; an empty object or list has none."""
+    """Yield path and value of each leaf of a JSON value: text, number, boolean, null, or an empty object or list."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         yield from _leaf_values(item, f"{path}.{key}" if path else str(key))
@@ -377,7 +377,8 @@ def _digest(file: Location) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _leaves(dataset: Dataset) -> list[str]:
+def _checked_leaves(dataset: Dataset) -> list[str]:
+    """Return the leaves over which episodes have checksums."""
     return sorted(leaf for leaf in dataset.spec.leaves if root(leaf) in _COLUMNS)
 
 
@@ -389,10 +390,10 @@ def _episode_checksums(dataset: Dataset, leaves: Sequence[str]) -> list[str]:
 
 def _require(holds: bool, bundle: Location, problem: str) -> None:
     if not holds:
-        raise _broken(bundle, problem)
+        raise _bundle_error(bundle, problem)
 
 
-def _broken(bundle: Location, problem: str, remedy: str = "do not rely on this bundle") -> DataError:
+def _bundle_error(bundle: Location, problem: str, remedy: str = "do not rely on this bundle") -> DataError:
     return DataError(f"does not hold: {problem}", path=str(bundle), remedy=remedy)
 
 
@@ -407,7 +408,7 @@ def _check_files(bundle: Location, document: Mapping[str, Any]) -> str:
     # No others either: an evaluation would read a `spec.json` beside the policy.
     for file in sorted(entry.relative_path for entry in bundle.files(recursive=True)):
         if file not in files and file != AUDIT_FILE:
-            raise _broken(
+            raise _bundle_error(
                 bundle,
                 f"{file} was added after the bundle was written",
                 "move it out of the folder, where signatures and notes belong too, and verify again",
@@ -417,7 +418,7 @@ def _check_files(bundle: Location, document: Mapping[str, Any]) -> str:
 
 
 def _check_run_files(bundle: Location) -> None:
-    """Check that the resource and the record of trained episodes can be read; the data show what they are worth."""
+    """Check that the resource and the record of trained episodes can be read; only the data can show that they hold."""
     resource = _read_part(bundle, _SPEC_FILE, _RUN_SPEC).spec
     try:
         _require(
@@ -426,18 +427,20 @@ def _check_run_files(bundle: Location) -> None:
             f"{_SPEC_FILE} is not of a training",
         )
     except SpecError as error:
-        raise _broken(bundle, f"{_SPEC_FILE}: {replace(error.problems[0], remedy='')}") from None
+        raise _bundle_error(bundle, f"{_SPEC_FILE}: {replace(error.problems[0], remedy='')}") from None
     record = bundle.child(TRAINED_EPISODES_FILE)
     if record.exists():
         try:
             num_trained = len(read_trained_episodes(record))
         except DataError as error:
-            raise _broken(bundle, f"{TRAINED_EPISODES_FILE} {error.problems[0].what}") from None
+            raise _bundle_error(bundle, f"{TRAINED_EPISODES_FILE} {error.problems[0].what}") from None
         _require(num_trained > 0, bundle, f"{TRAINED_EPISODES_FILE} names no episode")
 
 
-def _find_judges(bundle: Location, document: Mapping[str, Any], dataset: Dataset, name: str) -> Dataset:
-    """Return the episodes of the data that judged the policy."""
+def _select_judging_episodes(
+    bundle: Location, document: Mapping[str, Any], dataset: Dataset, name: str
+) -> Dataset:
+    """Return those episodes of the data on which the policy of the bundle was judged."""
     expected = _read_part(bundle, _EPISODES_FILE, _EPISODES)
     leaves = document["data"]["leaves"]
     _require(
@@ -458,8 +461,8 @@ def _find_judges(bundle: Location, document: Mapping[str, Any], dataset: Dataset
 
 def _check_report(bundle: Location, document: Mapping[str, Any], evaluation: OfflineEvaluation) -> str:
     report = orjson.loads(orjson.dumps(evaluation.report.to_json()))
-    for path, stored, repeated in _differences(document["report"], report, "report"):
-        raise _broken(bundle, f"{path} is {stored!r}, but {repeated!r} by the data")
+    for path, stored, recomputed in _differences(document["report"], report, "report"):
+        raise _bundle_error(bundle, f"{path} is {stored!r}, but {recomputed!r} by the data")
     _require(
         document["decision"] == document["report"]["verdict"]["sentence"],
         bundle,
@@ -469,53 +472,53 @@ def _check_report(bundle: Location, document: Mapping[str, Any], evaluation: Off
 
 
 def _differences(
-    stored: Any, repeated: Any, path: str, width: float | None = None
+    stored: Any, recomputed: Any, path: str, width: float | None = None
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield path, stored and repeated value of each part of a report that differs by more than machines round.
+    """Yield path, stored and recomputed value of each part of a report that differs by more than rounding.
 
     Args:
         stored: value in the bundle.
-        repeated: value by the data.
-        path: its path.
+        recomputed: value from the data.
+        path: path of the value, for messages.
         width: width of the interval that the value belongs to; None without one.
     """
-    if isinstance(stored, dict) and isinstance(repeated, dict):
-        if interval := repeated.get("interval"):
+    if isinstance(stored, dict) and isinstance(recomputed, dict):
+        if interval := recomputed.get("interval"):
             width = float(np.ptp(interval))
-        for key in sorted(stored.keys() | repeated.keys()):
+        for key in sorted(stored.keys() | recomputed.keys()):
             # A probability is not in the interval's units.
             key_width = None if key == "probability" else width
-            yield from _differences(stored.get(key), repeated.get(key), f"{path}.{key}", key_width)
-    elif isinstance(stored, list) and isinstance(repeated, list):
-        for index, items in enumerate(zip_longest(stored, repeated)):
+            yield from _differences(stored.get(key), recomputed.get(key), f"{path}.{key}", key_width)
+    elif isinstance(stored, list) and isinstance(recomputed, list):
+        for index, items in enumerate(zip_longest(stored, recomputed)):
             yield from _differences(*items, f"{path}.{index}", width)
-    elif isinstance(stored, float) and isinstance(repeated, float):
-        if abs(stored - repeated) > _tolerance(repeated, width):
-            yield path, stored, repeated
-    elif isinstance(stored, str) and isinstance(repeated, str):
-        if not _are_alike(stored, repeated, width):
-            yield path, stored, repeated
-    elif stored != repeated or type(stored) is not type(repeated):
-        yield path, stored, repeated
+    elif isinstance(stored, float) and isinstance(recomputed, float):
+        if abs(stored - recomputed) > _tolerance(recomputed, width):
+            yield path, stored, recomputed
+    elif isinstance(stored, str) and isinstance(recomputed, str):
+        if not _are_alike(stored, recomputed, width):
+            yield path, stored, recomputed
+    elif stored != recomputed or type(stored) is not type(recomputed):
+        yield path, stored, recomputed
 
 
-def _are_alike(stored: str, repeated: str, width: float | None) -> bool:
-    """Return True if two sentences have the same words, and numbers that differ only by how machines round."""
-    numbers, repeated_numbers = _NUMBER.findall(stored), _NUMBER.findall(repeated)
-    return _NUMBER.sub("#", stored) == _NUMBER.sub("#", repeated) and all(
-        # Sentences have three digits.
+def _are_alike(stored: str, recomputed: str, width: float | None) -> bool:
+    """Return True if two sentences have the same words, and numbers that differ by no more than rounding."""
+    numbers, recomputed_numbers = _NUMBER.findall(stored), _NUMBER.findall(recomputed)
+    return _NUMBER.sub("#", stored) == _NUMBER.sub("#", recomputed) and all(
+        # Sentences show three digits, which adds a rounding error of half a percent at most.
         abs(_to_float(number) - _to_float(other))
         <= _tolerance(_to_float(other), None if other.endswith("%") else width)
         + 0.005 * abs(_to_float(other))
-        for number, other in zip(numbers, repeated_numbers, strict=True)
+        for number, other in zip(numbers, recomputed_numbers, strict=True)
     )
 
 
 def _tolerance(number: float, width: float | None) -> float:
-    """Return the maximum difference of a repeated number; see `_differences` for the width."""
+    """Return the maximum difference of a recomputed number; see `_differences` for the width."""
     if width is None:
         return _RELATIVE_TOLERANCE * abs(number) + _ABSOLUTE_TOLERANCE
-    return _TOLERANCE * width + 1e-6 * abs(number)
+    return _INTERVAL_TOLERANCE * width + 1e-6 * abs(number)
 
 
 def _to_float(number: str) -> float:
@@ -525,10 +528,10 @@ def _to_float(number: str) -> float:
 def _check_gate(bundle: Location, dataset: Dataset, name: str, module_class: str | None) -> str:
     gate = _read_part(bundle, GATE_FILE, _GATE)
     _require(any(look.digests for look in gate.looks), bundle, f"{GATE_FILE} counts no episode")
-    stored, repeated = replay(str(bundle.child(_MODULE_FOLDER)), dataset, name, module_class)
-    for path, stored_value, value in _differences(stored, repeated, GATE_FILE):
-        raise _broken(bundle, f"{path} is {stored_value!r}, but {value!r} by the data")
-    test = repeated["test"]
+    stored, recomputed = replay(str(bundle.child(_MODULE_FOLDER)), dataset, name, module_class)
+    for path, stored_value, value in _differences(stored, recomputed, GATE_FILE):
+        raise _bundle_error(bundle, f"{path} is {stored_value!r}, but {value!r} by the data")
+    test = recomputed["test"]
     return (
         f"the gate's looks at {plural(test['episodes'], 'episode')} lead to the decision {test['decision']}"
     )

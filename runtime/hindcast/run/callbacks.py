@@ -48,9 +48,10 @@ class TrainingCallbacks:
             self.call("on_algorithm_init", resource=document_of(resource), folder=folder)
 
     def call(self, event: str, **arguments: Any) -> None:
-        """Call the method `event` of each callback; then merge the logged metrics into `arguments["result"]`, if any.
+        """Call the method `event` of each callback.
 
-        These are the metrics that callbacks have logged since the last result.
+        If there is an argument `result`, the metrics that callbacks have logged since the last result are then merged
+        into it.
 
         Raises:
             UserCodeError: a callback raised an exception, added entries that are not JSON, or removed an entry.

@@ -1,4 +1,7 @@
-"""Evaluate the policy of a checkpoint in an environment or on recorded episodes."""
+"""Evaluate the policy of a checkpoint in an environment or on recorded episodes.
+
+The environment, the discount and the form of the data come from the run whose folder contains the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -164,7 +167,8 @@ class JudgingData(NamedTuple):
 
     Attributes:
         dataset: the episodes, without those that trained the policy.
-        num_trained: number of the others; None if it is not known which episodes trained the policy.
+        num_trained: number of episodes that were left out, because they trained the policy; None if it is not known
+            which ones did.
         name: name of the data in messages.
     """
 
@@ -205,10 +209,10 @@ def open_judging_data(
 
 
 def open_like_inputs(paths: Sequence[str], location: Location, hooks: Hooks) -> Dataset:
-    """Open data as the run whose folder contains the checkpoint reads its inputs; if that fails, as they are.
+    """Open data as the run whose folder contains the checkpoint reads its inputs; if that fails, without its options.
 
-    Columns that are found without a schema may be others, and missing values may be replaced in another way. Data may
-    also be in another form than the inputs, such as a log of decisions.
+    Without the run's schema, other columns might be chosen as observations, and missing values replaced differently.
+    The second attempt is for data in another form than the inputs, such as a log of decisions.
 
     Raises:
         DataError: the data cannot be opened.

@@ -114,11 +114,11 @@ def _check_and_execute(
 
 @contextmanager
 def _add_location(item: LoadedResource, *, is_only_resource: bool) -> Iterator[None]:
-    """Add file, line and resource to a user's error: to problems that name a field, and to all if it is one of several.
+    """Add file, line and resource to the problems of a user's error.
 
     Args:
         item: resource that is being checked or executed.
-        is_only_resource: no other resource is executed, so that its name is not needed.
+        is_only_resource: no other resource is executed, so problems that name no field do not need its name.
     """
     try:
         yield

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import orjson
 import torch
+from numpy.typing import NDArray
 
 from hindcast.api import OfflineTraining, validate_resource
 from hindcast.api.evaluation import GateSpec
@@ -37,7 +38,7 @@ from hindcast.run.checkpoint_evaluation import (
     open_like_inputs,
     refuse_missing_times,
 )
-from hindcast.run.evaluation.trained_episodes import describe_episodes, find_trained
+from hindcast.run.evaluation.trained_episodes import EpisodeKeys, describe_episodes, find_trained
 from hindcast.storage.location import Location, resolve
 
 GATE_FILE: Final = "gate.json"
@@ -59,7 +60,8 @@ class GateResult:
         num_unfinished: number of the log's episodes that neither terminated nor were truncated; they are not added.
         spec: conditions of the gate.
         test: the test.
-        looks: time, new_episodes, episodes, evidence, decision and the episodes' digests of each look that added any.
+        looks: time, new_episodes, episodes, evidence, decision and the episodes' digests of each look that added
+            episodes.
         page: path of the page; None before the first episode.
     """
 
@@ -112,8 +114,8 @@ def look(
 ) -> GateResult:
     """Add the new finished episodes of a log to the gate of a run, and return its state.
 
-    Two episodes are the same if their ids, numbers of timesteps and returns are.
-    The state is written once, at the end: after a kill, the next look adds the same episodes.
+    Two episodes are the same if their ids, numbers of timesteps, returns and first observations are. The state is
+    written once, at the end: after a kill, the next look adds the same episodes.
 
     Args:
         path: see `evaluate_checkpoint`; in the folder of a run with `evaluation.gate`.
@@ -137,37 +139,22 @@ def look(
         state = orjson.loads(file.read_bytes())
         if state["policy"] != policy.digest:
             raise OutputConflict(
-                "was opened for another policy, and what it has counted holds for that one only",
+                "was opened for another policy, and the episodes that it has counted are evidence about that one only",
                 path=str(file),
                 remedy="name its checkpoint, or train another revision, which has a gate of its own",
             )
         test, looks = GateTest.from_json(state["test"]), state["looks"]
         counted_digests = {digest for look in looks for digest in look["digests"]}
-    dataset = open_like_inputs(data, resolve(path), hooks)
-    refuse_missing_times(dataset, resolve(path), ", ".join(data))
-    if not has_logp(dataset):
-        raise DataError(
-            f"has no {Columns.ACTION_LOGP}, the log-probabilities of the recorded actions: a gate is not decided by a "
-            "clone, because its errors are not bounded",
-            path=name,
-            remedy="record them",
-        )
+    dataset = _open_log(path, data, name, hooks)
     episodes = describe_episodes(dataset)
-    is_counted = np.ones(dataset.num_episodes, dtype=bool)
-    if (record := find_trained_episodes(resolve(path))) is None:
-        hooks.note(
-            f"{name}: it is not known which episodes trained this policy, so these may be counted. The gate's error "
-            "holds only for a log without them."
-        )
-    else:
-        is_counted = ~find_trained(record, episodes)
+    is_untrained = _find_untrained(path, episodes, name, hooks)
     digests = episodes.digests()
     new_episodes = [
         index
-        for index in np.flatnonzero(episodes.is_finished & is_counted).tolist()
+        for index in np.flatnonzero(episodes.is_finished & is_untrained).tolist()
         if digests[index] not in counted_digests
     ]
-    num_unfinished = int((~episodes.is_finished & is_counted).sum())
+    num_unfinished = int((~episodes.is_finished & is_untrained).sum())
     page = folder.child(GATE_PAGE_FILE)
     if not new_episodes or test.decision != "undecided":
         return GateResult(
@@ -178,7 +165,7 @@ def look(
     gamma = find_gamma(resolve(path))
     window = _load(target, new_data, gamma, name)
     weights_and_returns = _weigh(target, window, gamma, name)
-    _refuse_outside(weights_and_returns[:, 1], spec, new_data, name)
+    _refuse_out_of_bounds(weights_and_returns[:, 1], spec, new_data, name)
     time = datetime.now(UTC).isoformat(timespec="seconds")
     looks.append(_add_look(test, weights_and_returns, [digests[index] for index in new_episodes], time))
     state = {"policy": policy.digest, "test": test.to_json(), "looks": looks}
@@ -200,7 +187,7 @@ def replay(
         module_class: the policy's `model.moduleClass`, if it has one.
 
     Returns:
-        The gate's state as it is stored, and as the data give it; times of looks are those stored.
+        The gate's state as it is stored, and as recomputed from the data, with the stored times of looks.
 
     Raises:
         DataError: an episode is missing.
@@ -210,13 +197,14 @@ def replay(
     order = [digest for look in state["looks"] for digest in look["digests"]]
     digests = describe_episodes(dataset).digests()
     index_by_digest = {digest: index for index, digest in enumerate(digests)}
-    # An episode that is counted twice must be there twice.
+    # An episode that was counted twice must be in the data twice.
     if num_missing := (Counter(order) - Counter(digests)).total():
         raise DataError(
             f"lacks {num_missing:,} of {plural(len(order), 'episode')} that the gate has counted, unchanged",
             path=name,
             remedy="name the gate's log too (--data)",
         )
+    # Each episode is weighed once, however many looks counted it.
     episodes = np.unique([index_by_digest[digest] for digest in order])
     policy, gamma = load_policy(path, module_class)[0], find_gamma(resolve(path))
     target = TargetPolicy(policy, spec.explore)
@@ -265,6 +253,32 @@ def _find_gate(location: Location) -> tuple[Location, GateSpec]:
     )
 
 
+def _open_log(path: str | Path, data: Sequence[str], name: str, hooks: Hooks) -> Dataset:
+    """Open the log of a gate; arguments: see `look`."""
+    dataset = open_like_inputs(data, resolve(path), hooks)
+    refuse_missing_times(dataset, resolve(path), name)
+    if not has_logp(dataset):
+        raise DataError(
+            f"has no {Columns.ACTION_LOGP}, the log-probabilities of the recorded actions: a gate does not estimate "
+            "them by a clone of the recorded policy, because the clone's errors have no bound",
+            path=name,
+            remedy="record them",
+        )
+    return dataset
+
+
+def _find_untrained(path: str | Path, episodes: EpisodeKeys, name: str, hooks: Hooks) -> NDArray[np.bool_]:
+    """Return a mask `[N]` of the episodes that did not train the policy: all, with a note, if that is not known."""
+    record = find_trained_episodes(resolve(path))
+    if record is not None:
+        return ~find_trained(record, episodes)
+    hooks.note(
+        f"{name}: it is not known which episodes trained this policy, so these may be counted. The gate's error "
+        "holds only for a log without them."
+    )
+    return np.ones_like(episodes.is_finished)
+
+
 def _load(target: TargetPolicy, dataset: Dataset, gamma: float, name: str) -> WindowData:
     """Load the episodes, with the policy's outputs if it is recurrent."""
     if not target.policy.has_logp(target.explore):
@@ -288,7 +302,7 @@ def _weigh(target: TargetPolicy, window: WindowData, gamma: float, name: str) ->
         return np.stack([evidence.weights[evidence.last_step], returns], 1)
 
 
-def _refuse_outside(returns: F64, spec: GateSpec, dataset: Dataset, name: str) -> None:
+def _refuse_out_of_bounds(returns: F64, spec: GateSpec, dataset: Dataset, name: str) -> None:
     """Raise DataError if the discounted return of an episode is beyond the gate's bounds."""
     out_of_bounds = np.flatnonzero((returns < spec.returns.low) | (returns > spec.returns.high))
     if len(out_of_bounds):

@@ -64,7 +64,7 @@ def find_ineffective_fields(
 ) -> dict[str, Problem]:
     """Return YAML path -> note, for set fields without effect; a field with its default does not count.
 
-    The path of a field of inputs, `input.time`, has no index; its note is on the first such input.
+    `input.time` stands for the field of all inputs; its note names the first input that sets it without effect.
     """
     general_effects = INEFFECTIVE_EVERYWHERE | (INEFFECTIVE_ON_ONE_MACHINE if is_one_machine else {})
     notes = _make_notes(general_effects) | _find_ineffective_for_kind(resource)
@@ -146,7 +146,7 @@ def find_ineffective_options(
 def _find_ineffective_evaluation_fields(resource: OfflineTraining) -> dict[str, Problem]:
     """Return YAML path -> note, for fields of `evaluation` that do not apply to the resource.
 
-    These are all fields of playing if it has no environment, and fields of estimates that it does not request.
+    These are all fields about playing if it has no environment, and fields of estimates that it does not request.
     """
     spec, offline = resource.spec, resource.spec.offline
     env_fields = (
@@ -189,7 +189,7 @@ def notes_on_ineffective_fields(
 
 
 def _find_ineffective_times(resource: OfflineRecording | OfflineTraining) -> list[Problem]:
-    """Return notes on the times of inputs by which nothing in a training discounts."""
+    """Return a note for each input that sets `time`, if nothing in the training discounts by it."""
     if not isinstance(resource, OfflineTraining) or resource.spec.algorithm != "BC":
         return []
     spec, offline = resource.spec, resource.spec.offline

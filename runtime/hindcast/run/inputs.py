@@ -196,7 +196,7 @@ def _refuse_missing_values(data: OpenedData, rules: Mapping[str, MissingRule], n
 
 
 def _refuse_mixed_times(inputs: Sequence[Input]) -> None:
-    """Refuse inputs of which only some have durations of steps, since one discount would mean two things."""
+    """Refuse a mixture of inputs with and without durations of steps: gamma would discount time only in some."""
     has_times = [
         input_.opened_data is not None and Columns.DELTA_T in input_.opened_data.dataset.spec.leaves
         for input_ in inputs
@@ -227,7 +227,7 @@ def _with_common_columns(inputs: Sequence[Input], note: Callable[[str], None]) -
 
 
 def data_by_name(inputs: Sequence[Input]) -> dict[str, OpenedData | None]:
-    """Return the data of each input by its path; the same path is numbered where several inputs have it."""
+    """Return the data of each input by its path; if several inputs have one path, all but the first are numbered."""
     named_data: dict[str, OpenedData | None] = {}
     for number, input_ in enumerate(inputs, 1):
         name = input_.path if input_.path not in named_data else f"{input_.path} (input {number})"

@@ -1,4 +1,4 @@
-"""Write the resource of a first training on some data: what the data say, guesses, and the reason of each."""
+"""Write the resource of a first training on some data: values that follow from the data, guesses, and their reasons."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hindcast.api.metadata import make_resource_name
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.inspection.column_roles import TableProfile, read_profile
+from hindcast.datasets.inspection.data_verdict import judge_data
 from hindcast.datasets.inspection.guessing import guess_spaces
-from hindcast.datasets.inspection.prospects import judge_data
 from hindcast.datasets.prepare.opening import OpenedData, open_reading
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.reading_text import as_yaml, prepare_document, to_flow
@@ -29,9 +29,10 @@ from hindcast.models.preprocessing import is_float_box
 
 _MIN_HELD_OUT_EPISODES: Final = 10
 _INDICATOR_SHARE: Final = 0.05
-"""Share of missing values from which the policy is shown which were missing."""
+"""Share of missing values above which the policy also sees indicators of them."""
 _NO_FINAL_OBS: Final = "'new_obs' is missing"
 _GAPS: Final = "is missing"
+"""Parts of errors that `_open` can remedy. The first one contains the second, so it is compared first."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def make_training(reading: Reading, *, updates: int | None = None, hooks: Hooks 
 
 
 def _open(reading: Reading, hooks: Hooks) -> tuple[OpenedData, Reading]:
-    """Open the data; where timesteps are missing, or final observations, under the rule that keeps most.
+    """Open the data; if timesteps or final observations are missing, with the rule that keeps most of the data.
 
     Returns:
         The data, and the reading with the rules that were necessary.
@@ -223,7 +224,7 @@ def _evaluation_lines(dataset: Dataset) -> list[str]:
     lines = [
         "  evaluation:",
         "    offline:",
-        "      # A fifth of the episodes never trains the policy, and tells what it is worth.",
+        "      # A fifth of the episodes is not trained on; it shows how good the policy is.",
         "      heldOut: 0.2",
     ]
     if Columns.REWARDS in dataset.spec.leaves:

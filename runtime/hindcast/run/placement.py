@@ -42,7 +42,8 @@ def choose_learner_device(
         return torch.device("cpu"), None
     if not num_gpus and learners.device == "cuda":
         raise NoCudaDevice(
-            "cuda was requested, but torch finds no CUDA device here.", field="spec.learners.device"
+            "cuda was requested, but torch finds no CUDA device here; set it to Auto or cpu.",
+            field="spec.learners.device",
         )
     if not num_gpus and learners.gpus and not is_one_machine:
         raise NoCudaDevice(
@@ -83,8 +84,8 @@ class Placement(Protocol):
     @property
     def address(self) -> str: ...
 
-    def replicas(self, requested: int, process_name: str) -> tuple[int, str | None]:
-        """Return how many of the requested processes can run, and a note if that is fewer.
+    def num_replicas(self, requested: int, process_name: str) -> tuple[int, str | None]:
+        """Return the number of the requested processes that can run, and a note if it is lower than requested.
 
         Args:
             requested: number of processes.
@@ -101,7 +102,7 @@ class Placement(Protocol):
             OutputConflict: another process is writing there.
         """
 
-    def recorders(
+    def start_recorders(
         self, count: int, task: RecordingTask, cpus: float = 1, on_episode: OnEpisode | None = None
     ) -> Workers[Runner]:
         """Start workers that record ranges.
@@ -112,13 +113,13 @@ class Placement(Protocol):
             on_episode: called with each episode that is recorded in this process.
         """
 
-    def evaluation_workers(self, count: int, evaluator: EnvEvaluator) -> Workers[EnvEvaluator]:
+    def start_evaluation_workers(self, count: int, evaluator: EnvEvaluator) -> Workers[EnvEvaluator]:
         """Start workers that evaluate."""
 
     def num_learners(self, learners: LearnersSpec) -> tuple[int, str | None]:
         """Return the number of learners' processes, and a note if that is fewer than requested."""
 
-    def learners(self, count: int, learners: LearnersSpec, context: Context) -> Workers[Context]:
+    def start_learners(self, count: int, learners: LearnersSpec, context: Context) -> Workers[Context]:
         """Start processes of learners, in addition to this one.
 
         Args:
@@ -128,7 +129,7 @@ class Placement(Protocol):
         """
 
     def abandon(self) -> None:
-        """End this process if its starter would start it again. Called when it waits for a machine that was lost."""
+        """End this process, which waits for a learner on a lost machine, if it would then be started again."""
 
     def data_workers(self, pipeline: PipelineSpec) -> Executor:
         """Return the executor that reads a training's data and runs its pre-learner."""
@@ -141,7 +142,7 @@ class LocalPlacement:
     is_restart = False
     address = "127.0.0.1"
 
-    def replicas(self, requested: int, process_name: str) -> tuple[int, str | None]:
+    def num_replicas(self, requested: int, process_name: str) -> tuple[int, str | None]:
         """Return the requested count, limited to the number of processors."""
         available = num_processors()
         if requested <= available:
@@ -155,7 +156,7 @@ class LocalPlacement:
         """Lock the folder, and yield the guard if its storage requires one."""
         return sole_writer(state)
 
-    def recorders(
+    def start_recorders(
         self,
         count: int,
         task: RecordingTask,
@@ -165,13 +166,13 @@ class LocalPlacement:
         """Start processes, or use this process if one worker is enough."""
         return WorkerProcesses(count, Runner(task)) if count > 1 else LocalWorkers(Runner(task, on_episode))
 
-    def evaluation_workers(self, count: int, evaluator: EnvEvaluator) -> Workers[EnvEvaluator]:
+    def start_evaluation_workers(self, count: int, evaluator: EnvEvaluator) -> Workers[EnvEvaluator]:
         return WorkerProcesses(count, evaluator)
 
     def num_learners(self, learners: LearnersSpec) -> tuple[int, str | None]:
         """Return one process for each replica and its GPUs, limited to the number of GPUs or processors."""
         if choose_learner_device(learners, is_one_machine=True)[0].type == "cpu":
-            return self.replicas(learners.replicas, "learners")
+            return self.num_replicas(learners.replicas, "learners")
         requested, available = learners.num_processes, torch.cuda.device_count()
         if requested <= available:
             return requested, None
@@ -180,7 +181,7 @@ class LocalPlacement:
             f"{requested} learners clamped to {available}: each has a GPU, and there are no more",
         )
 
-    def learners(
+    def start_learners(
         self,
         count: int,
         learners: LearnersSpec,  # noqa: ARG002

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hindcast.api import OfflineRecording, OfflineTraining
-from hindcast.datasets.inspection.prospects import judge_data
+from hindcast.datasets.inspection.data_verdict import judge_data
 from hindcast.errors import SpecError
 from hindcast.formatting import plural
 from hindcast.learn.group import Group
@@ -28,7 +28,7 @@ def plan(
 ) -> dict[str, Any]:
     """Return as JSON what a training would do: its run folder, inputs, feed, windows, sizes and networks.
 
-    If its run has results, `measured` has what it took by these, and what the whole run takes.
+    If its run has results, `measured` has their speed, and the time that the whole run takes at this speed.
 
     The data must exist. They are prepared if a run would prepare them; nothing else is written.
 
@@ -64,8 +64,8 @@ def plan(
 
 
 def _measure(resource: OfflineTraining) -> dict[str, Any]:
-    """Return the rates of the training's results, and the seconds until its nearest limit by these; {} without any."""
-    # An evaluation after the last iteration has a line of its own.
+    """Return `measured` of a training's plan, from its results; {} without results."""
+    # An evaluation after the last iteration has its own line, without `learners`.
     results = [result for result in read_results(run_folder(resource)) if "learners" in result]
     if not results:
         return {}

@@ -1,4 +1,4 @@
-"""The actions of environments that Gymnasium registers, which a check knows without running anything."""
+"""Check an algorithm against the actions of Gymnasium's own environments, which are known without a run."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ def determine_spaces(
     ]
     data_spec = sources[0].dataset.spec
     named_spaces = Spaces(
-        data_spec.name_space(spaces.observation, Columns.OBS),
-        data_spec.name_space(spaces.action, Columns.ACTIONS),
+        data_spec.with_element_names(spaces.observation, Columns.OBS),
+        data_spec.with_element_names(spaces.action, Columns.ACTIONS),
     )
     return named_spaces, notes
 

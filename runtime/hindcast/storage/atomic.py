@@ -34,7 +34,7 @@ class AtomicFile:
         self.location = location
         self.size = 0
         self._hash = hashlib.sha256()
-        self._temporary: Path | None = None
+        self._temporary_path: Path | None = None
         with storage_errors("write", location):
             self._stream = self._open()
 
@@ -66,21 +66,21 @@ class AtomicFile:
         # The lease may have been lost since the file was opened.
         self.location.check_guard()
         with storage_errors("write", self.location):
-            if self._temporary is None:
+            if self._temporary_path is None:
                 self._upload()
                 return
             os.fsync(self._stream.fileno())
             self._stream.close()
-            path = self._temporary.replace(self.location.path)
+            path = self._temporary_path.replace(self.location.path)
             sync_folder(path.parent)
 
     def abort(self) -> None:
         """Discard the file and everything written to it."""
         with suppress(Exception):  # on a full disk, closing fails as well
             self._stream.close()
-        if self._temporary is not None:
+        if self._temporary_path is not None:
             with suppress(Exception):
-                self._temporary.unlink()
+                self._temporary_path.unlink()
 
     def __enter__(self) -> AtomicFile:
         return self
@@ -99,8 +99,8 @@ class AtomicFile:
         if not self.location.is_local:
             return tempfile.SpooledTemporaryFile(_MAX_MEMORY_BYTES)
         self.location.check_guard()
-        self._temporary = temporary_path(Path(self.location.path))
-        return self._temporary.open("xb", buffering=0)
+        self._temporary_path = temporary_path(Path(self.location.path))
+        return self._temporary_path.open("xb", buffering=0)
 
     def _upload(self) -> None:
         with self._stream as stream:

@@ -82,7 +82,10 @@ class LocationLike(Protocol):
 
 
 def folders_between(base: str, path: str) -> list[str]:
-    """List the folders below `base` that contain `path`, outermost first; object stores do not list them."""
+    """Return the folders between `base` and `path`, outermost first.
+
+    Object stores list only objects, so the folders follow from their paths.
+    """
     parts = path[len(base) :].strip("/").split("/")
     return ["/".join(filter(None, (base, *parts[:depth]))) for depth in range(1, len(parts))]
 

@@ -19,9 +19,9 @@ _LOG: Final = logging.getLogger("hindcast")
 class DiskCache:
     """Bytes by key, in one temporary file, for any number of threads.
 
-    The file has no name, so that it ends with the process, even if that is killed. What comes first stays: once the
-    cache is full, nothing is added. An epoch reads all data once, in an order of its own, so that no replacement would
-    find more of them in the next epoch.
+    The file has no name, so it disappears with the process, even if the process is killed. Nothing is evicted: once
+    the cache is full, nothing is added. Each epoch reads all data once, in a different order, so no eviction would give
+    more hits in the next epoch.
 
     Args:
         max_bytes: maximum size of the file.
@@ -50,7 +50,7 @@ class DiskCache:
         return None if position is None else os.pread(self._descriptor, length, position)
 
     def put(self, key: str, start: int, content: bytes) -> None:
-        """Add bytes of a file, if they fit; a disk that is full ends the adding."""
+        """Add bytes of a file, if they fit. After a failed write, such as on a full disk, nothing more is added."""
         with self._lock:
             position = self._size
             if (key, start, len(content)) in self._ranges or position + len(content) > self.max_bytes:
@@ -69,10 +69,10 @@ _process_cache: DiskCache | None = None
 
 
 def open_disk_cache(max_bytes: int) -> None:
-    """Let this process keep what `read_through` reads; a cache of the same size stays as it is.
+    """Open the cache in which this process keeps what `read_through` reads; an open cache of this size is kept.
 
     Args:
-        max_bytes: maximum size; 0 ends the cache.
+        max_bytes: maximum size; 0 closes the cache.
     """
     global _process_cache  # noqa: PLW0603  (one per process)
     if max_bytes != (_process_cache.max_bytes if _process_cache else 0):
@@ -80,7 +80,7 @@ def open_disk_cache(max_bytes: int) -> None:
 
 
 def read_through(file: pa.NativeFile, key: str) -> pa.NativeFile:
-    """Return the file, of which each range is read once if this process has a disk cache.
+    """Wrap a file so that each of its ranges is requested once; without a disk cache, return it unchanged.
 
     Args:
         file: an open file of a store.

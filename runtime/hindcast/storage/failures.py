@@ -1,4 +1,4 @@
-"""Converts exceptions of storage to errors of one sentence, with the path and the reason."""
+"""Convert exceptions of storage to errors of one sentence, with the path and the reason."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ _STORE_ERROR_PATTERNS: Final = tuple(
         (
             r"AuthenticationException|DefaultAzureCredential|[Dd]efault credentials|NoCredentials"
             r"|Unable to locate cred|performing token request|latest/(?:api/token|meta-data)|metadata/identity",
-            "no credentials were found: set environment variables",
+            "no credentials were found: set the store's environment variables, such as AWS_ACCESS_KEY_ID, "
+            "GOOGLE_APPLICATION_CREDENTIALS or AZURE_STORAGE_ACCOUNT_KEY",
         ),
         (
             r"ACCESS_DENIED|AccessDenied|PERMISSION_DENIED|UNAUTHENTICATED|Authorization\w*Failure"

@@ -48,14 +48,14 @@ class Lease:
         folder: the folder of marks.
         number: number of this lease's mark.
         token: unique token in the mark.
-        lost_error: makes the error that `check` raises if the lease is lost. Its arguments are the folder and the new
-            holder's mark (None if the mark does not exist).
+        make_lost_error: makes the error that `check` raises if the lease is lost. Its arguments are the folder and the
+            new holder's mark (None if the mark does not exist).
     """
 
     folder: Location
     number: int
     token: str
-    lost_error: Callable[[Location, Mark | None], Exception]
+    make_lost_error: Callable[[Location, Mark | None], Exception]
 
     @classmethod
     def acquire(
@@ -63,7 +63,7 @@ class Lease:
         folder: Location,
         mark: Mark,
         check_holder: Callable[[Location, Mark], None],
-        lost_error: Callable[[Location, Mark | None], Exception],
+        make_lost_error: Callable[[Location, Mark | None], Exception],
     ) -> Lease:
         """Acquire the lease by creating the mark with the next number.
 
@@ -71,7 +71,7 @@ class Lease:
             folder: the folder of marks.
             mark: content of the mark, with a unique `token`.
             check_holder: called with the folder and the current holder's mark; raises if the holder's lease is valid.
-            lost_error: see the class.
+            make_lost_error: see the class.
 
         Raises:
             OutputConflict: in each of ten tries another process acquired the lease first.
@@ -81,7 +81,7 @@ class Lease:
             if holder is not None:
                 check_holder(folder, holder)
             if _mark_location(folder, number + 1).create_exclusive(orjson.dumps(mark)):
-                return cls(folder, number + 1, mark["token"], lost_error)
+                return cls(folder, number + 1, mark["token"], make_lost_error)
         raise OutputConflict(f"other processes repeatedly take over {folder.parent()}: stop all but one.")
 
     def check(self) -> None:
@@ -90,14 +90,14 @@ class Lease:
         This takes one small request, or two on storage where marks may overwrite each other.
 
         Raises:
-            Exception: another process has acquired the lease; `lost_error` makes the exception.
+            Exception: another process has acquired the lease; `make_lost_error` makes the exception.
         """
         number = max(_mark_numbers(self.folder), default=0)
         if number == self.number and not self.folder.backend.is_foreign:
             return
         mark = _read_mark(self.folder, number) if number else None
         if mark is None or mark["token"] != self.token:
-            raise self.lost_error(self.folder, mark)
+            raise self.make_lost_error(self.folder, mark)
 
     def write(self, mark: Mark) -> None:
         """Replace the content of this lease's mark."""

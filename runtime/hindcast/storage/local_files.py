@@ -16,7 +16,7 @@ import pyarrow.fs as pafs
 
 TEMPORARY_NAME: Final = re.compile(r"^\..+\.[0-9a-f]{8}\.tmp$")
 """Pattern of the names that `temporary_path` makes."""
-_ARROW_FILES: Final = pafs.LocalFileSystem()
+_ARROW_FILE_SYSTEM: Final = pafs.LocalFileSystem()
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,18 @@ class LocalFiles:
     root = "file://"
 
     def info(self, path: str) -> pafs.FileInfo:
-        return _ARROW_FILES.get_file_info(path)
+        return _ARROW_FILE_SYSTEM.get_file_info(path)
 
     def list(self, path: str, recursive: bool) -> list[pafs.FileInfo]:
-        """List a folder, following links. A recursive listing has each file once, and broken links as folders."""
+        """List a folder, following links.
+
+        A recursive listing has each file once. Broken links are listed as folders, so that they are not read as files;
+        see `broken_links`.
+        """
         return list(_walk(path) if recursive else _children(path))
 
     def open(self, path: str, size: int | None = None) -> pa.NativeFile:  # noqa: ARG002
-        return _ARROW_FILES.open_input_file(path)
+        return _ARROW_FILE_SYSTEM.open_input_file(path)
 
     def read(self, path: str) -> bytes:
         return Path(path).read_bytes()
@@ -59,7 +63,7 @@ class LocalFiles:
         Path(path).unlink()
 
     def delete_folder(self, path: str) -> None:
-        _ARROW_FILES.delete_dir(path)
+        _ARROW_FILE_SYSTEM.delete_dir(path)
 
     def make_folder(self, path: str) -> None:
         Path(path).mkdir(parents=True, exist_ok=True)

@@ -134,7 +134,7 @@ class Location:
         """Open the file for reading, at any offset.
 
         Args:
-            size: its size in bytes if that is known, which saves a bucket a request; a wrong one makes reads fail.
+            size: its size in bytes if that is known, which saves one request to a bucket; with a wrong size reads fail.
 
         Raises:
             DataError: the file does not exist.
@@ -257,12 +257,12 @@ def _resolve_uri(scheme: str, uri: str) -> Location:
     if _CREDENTIALS.match(uri):
         raise StorageError(
             f"the URI of {_CREDENTIALS.sub(f'{scheme}://', uri)} contains credentials: leave them out and "
-            "set environment variables"
+            "set the store's environment variables, such as AWS_ACCESS_KEY_ID"
         )
-    if bucket := open_bucket(scheme, path_without_scheme):
+    if bucket_and_inner_path := open_bucket(scheme, path_without_scheme):
         if problem := _describe_invalid_part(path_without_scheme):
             raise StorageError(f"{uri} {problem}")
-        return Location(*bucket, uri)
+        return Location(*bucket_and_inner_path, uri)
     return _resolve_by_pyarrow(uri) if scheme in _KNOWN_SCHEMES else _resolve_by_fsspec(scheme, uri)
 
 
@@ -381,7 +381,7 @@ def missing_error(location: Location) -> MissingDataError:
         )
     if location.uri.startswith(("http://", "https://")):
         return MissingDataError(
-            f"{location} does not exist or cannot be reached: check the address; or download it, and name the file"
+            f"{location} does not exist or cannot be reached: check the address, or download it and name the local file"
         )
     hint = similar_file(location.path) if location.is_local else ""
     return MissingDataError(f"{location} does not exist{hint or ': check the path'}")

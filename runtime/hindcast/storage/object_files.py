@@ -90,9 +90,9 @@ class ObjectFiles:
             obstore.delete(self.store, path)
 
     def delete_folder(self, path: str) -> None:
-        if below := [meta["path"] for meta in self._objects_below(path)]:
+        if paths := [meta["path"] for meta in self._objects_below(path)]:
             with suppress(FileNotFoundError):
-                obstore.delete(self.store, below)
+                obstore.delete(self.store, paths)
 
     def make_folder(self, path: str) -> None:
         """Do nothing: a folder exists as soon as there are objects below it."""

@@ -1,4 +1,4 @@
-"""Opens buckets by URI, with credentials, endpoints and regions from the clouds' own environment variables.
+"""Open buckets by URI, with credentials, endpoints and regions from the clouds' own environment variables.
 
 The URI is not decoded after the bucket's name: names of objects may contain `?`, `#`, `%` and spaces.
 """

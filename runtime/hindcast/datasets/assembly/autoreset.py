@@ -16,7 +16,7 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns
 
 _MAX_CHANCE: Final = 0.01
-"""Rows with a reward of 0 count as resets only if all of them have it by chance with a lower probability."""
+"""Rows after an end count as resets only if the probability that all of them have reward 0 by chance is lower."""
 
 
 def has_reset_rows(steps: Steps) -> bool:

@@ -51,7 +51,7 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
     num_rows = len(steps)
     steps, reset_findings = _drop_reset_rows(_unify_obs_dtypes(steps, rules), rules)
     if not len(steps):
-        return None, Findings(rows=num_rows, found=reset_findings, left_out=dict(steps.left_out))
+        return None, Findings(rows=num_rows, by_kind=reset_findings, left_out=dict(steps.left_out))
     order = order_rows(steps, rules)
     unfinished_episodes = _find_unfinished(steps, order, rules)
     findings = {
@@ -69,26 +69,51 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
         is_mismatch = np.append(False, ~is_start[1:] & ~follows(steps, index[:-1], index[1:]))
         if is_mismatch.any():
             findings["unlike"] = rules.make_finding(steps, np.sort(index[is_mismatch]))
-    findings |= _join_findings(steps, index, is_start, rules) | _find_same_observations(
+    findings |= _joined_findings(steps, index, is_start, rules) | _find_same_observations(
         steps, index, is_start, rules
     )
     is_last = np.append(is_start[1:], True)[: len(index)]  # without rows, the slice removes the True
-    steps = _measure_steps(steps, index, is_last, rules)
+    steps = _add_durations(steps, index, is_last, rules)
     lacks_next_obs = _rows_without_next_obs(steps, index, is_last, rules)
     should_drop = lacks_next_obs & ~steps.terminated[index] & (rules.spec.cut_off_steps == "Drop")
-    findings |= _final_findings(steps, index[lacks_next_obs & ~should_drop], index[should_drop], rules)
+    findings |= _final_obs_findings(steps, index[lacks_next_obs & ~should_drop], index[should_drop], rules)
     if (is_single := should_drop & is_start & is_last).any():
         findings["vanished"] = rules.make_finding(steps, np.sort(index[is_single]))
     should_drop |= steps.is_obs_only[index]
     if should_drop.any():
         # In a fragment of one row, no other row becomes the last: the fragment is dropped.
         dropped_positions = np.flatnonzero(should_drop & ~is_start)
-        steps = _drop_last_steps(steps, index[dropped_positions - 1], index[dropped_positions])
+        steps = _move_ends(steps, index[dropped_positions - 1], index[dropped_positions])
         index, is_start, t = index[~should_drop], is_start[~should_drop], t[~should_drop]
     if not len(index):
         return None, Findings(
-            rows=num_rows, orders=order.orders, found=findings, left_out=dict(steps.left_out)
+            rows=num_rows, orders=order.orders, by_kind=findings, left_out=dict(steps.left_out)
         )
+    block = _make_block(steps, index, is_start, t, rules)
+    return block, Findings(
+        rows=num_rows,
+        episodes=block.num_episodes,
+        timesteps=block.num_steps,
+        orders=order.orders,
+        by_kind=findings,
+        left_out=dict(steps.left_out),
+        missing=_find_missing_values(steps, index, rules),
+    )
+
+
+def _make_block(steps: Steps, index: I64, is_start: Bool, t: I64, rules: Rules) -> Block:
+    """Make the block of all fragments, each of which becomes an episode.
+
+    Args:
+        steps: all rows, with their durations.
+        index: `[K]` index into the steps, in order; at least one.
+        is_start: `[K]` True for the first row of a fragment.
+        t: `[K]` timestep in the episode.
+        rules: the rules, which locate rows.
+
+    Raises:
+        DataError: an info is not JSON, or the observations cannot get the time.
+    """
     starts = np.flatnonzero(is_start)
     length = np.diff(np.append(starts, len(index)))
     last_rows = index[starts + length - 1]
@@ -114,19 +139,10 @@ def assemble(steps: Steps, rules: Rules) -> tuple[Block | None, Findings]:
         )
         columns[Columns.INFOS] = info_texts
     details = _with_agent_ids(details, steps, index[starts])
-    block = replace(episode_block, columns=columns, details=details)
-    return block, Findings(
-        rows=num_rows,
-        episodes=block.num_episodes,
-        timesteps=block.num_steps,
-        orders=order.orders,
-        found=findings,
-        left_out=dict(steps.left_out),
-        missing=_find_missing_values(steps, index, rules),
-    )
+    return replace(episode_block, columns=columns, details=details)
 
 
-def _measure_steps(steps: Steps, index: I64, is_last: Bool, rules: Rules) -> Steps:
+def _add_durations(steps: Steps, index: I64, is_last: Bool, rules: Rules) -> Steps:
     """Return the steps with their durations, from the times of their rows; NaN where no row follows in the fragment.
 
     Args:
@@ -206,7 +222,7 @@ def _drop_reset_rows(steps: Steps, rules: Rules) -> tuple[Steps, dict[FindingKin
     return steps.take(~is_reset), {"resets": rules.make_finding(steps, is_reset)}
 
 
-def _join_findings(steps: Steps, index: I64, is_start: Bool, rules: Rules) -> dict[FindingKind, Any]:
+def _joined_findings(steps: Steps, index: I64, is_start: Bool, rules: Rules) -> dict[FindingKind, Any]:
     """Report the rows at which episodes continue in another file, if their ids are the only evidence of that."""
     if not rules.is_grouped or steps.t is not None or has_next_obs(steps) or not len(index):
         return {}
@@ -325,7 +341,7 @@ def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules
     return is_missing
 
 
-def _final_findings(
+def _final_obs_findings(
     steps: Steps, repeated_rows: I64, dropped_rows: I64, rules: Rules
 ) -> dict[FindingKind, Any]:
     """Report the last rows of fragments whose next observation is not in the data.
@@ -342,7 +358,7 @@ def _final_findings(
     }
 
 
-def _drop_last_steps(steps: Steps, new_last_rows: I64, dropped_rows: I64) -> Steps:
+def _move_ends(steps: Steps, new_last_rows: I64, dropped_rows: I64) -> Steps:
     """Make each row in `new_last_rows` the last of its fragment, in place of the following row in `dropped_rows`.
 
     The new last row gets the dropped row's observation as its next observation, and the dropped row's flags.

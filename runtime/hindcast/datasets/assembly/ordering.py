@@ -40,7 +40,7 @@ class RowOrder:
             episode.
         t: `[K]` timestep in the episode.
         orders: see `Findings`.
-        findings: see `Findings.found`.
+        findings: see `Findings.by_kind`.
     """
 
     index: I64

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
 import numpy as np
+from pydantic import Field
 
 from hindcast import formatting
 from hindcast.api.input import PrepareSpec
@@ -134,7 +135,7 @@ class Findings(JsonModel):
         timesteps: number of their timesteps.
         orders: "time", "stored" or "chain" -> number of episodes ordered in this way; data stored as complete episodes
             are not counted.
-        found: kind -> finding.
+        by_kind: kind -> finding.
         left_out: name of a column that was left out -> the reason.
         missing: element of the observations, such as `heart_rate` -> its missing values (NaN), counted in rows.
     """
@@ -143,7 +144,7 @@ class Findings(JsonModel):
     episodes: int = 0
     timesteps: int = 0
     orders: dict[str, int] = {}
-    found: dict[FindingKind, Finding] = {}
+    by_kind: dict[FindingKind, Finding] = Field(default={}, alias="found")  # JSON name in existing caches
     left_out: dict[str, str] = {}
     missing: dict[str, Finding] = {}
 
@@ -158,7 +159,7 @@ class Findings(JsonModel):
             episodes=sum(findings.episodes for findings in items),
             timesteps=sum(findings.timesteps for findings in items),
             orders=dict(orders),
-            found=_merge_by_key([findings.found for findings in items]),
+            by_kind=_merge_by_key([findings.by_kind for findings in items]),
             missing=_merge_by_key([findings.missing for findings in items]),
             left_out={
                 name: reason for findings in reversed(items) for name, reason in findings.left_out.items()
@@ -180,9 +181,9 @@ class Findings(JsonModel):
         return (
             counts,
             *(
-                _format_finding(kind, self.found[kind])
+                _format_finding(kind, self.by_kind[kind])
                 for kind in _SENTENCES
-                if kind in self.found and kind not in _WARNINGS
+                if kind in self.by_kind and kind not in _WARNINGS
             ),
             *(f"the column {name!r} was left out: {reason}" for name, reason in self.left_out.items()),
             *self._missing_sentences(),
@@ -198,12 +199,12 @@ class Findings(JsonModel):
 
     def warnings(self) -> tuple[str, ...]:
         """Return sentences on findings that may be mistakes."""
-        return tuple(_format_finding(kind, self.found[kind]) for kind in _WARNINGS if kind in self.found)
+        return tuple(_format_finding(kind, self.by_kind[kind]) for kind in _WARNINGS if kind in self.by_kind)
 
     @property
     def has_no_ends(self) -> bool:
         """True if no flag or timestep says where the episodes end, and all are in stored order."""
-        unfinished = self.found.get("unfinished")
+        unfinished = self.by_kind.get("unfinished")
         return unfinished is not None and unfinished.count == self.episodes == self.orders.get("stored")
 
 
@@ -338,7 +339,7 @@ def apply_unfinished_rule(block: Block, rules: Rules) -> tuple[Block, Findings]:
         rows=block.num_steps,
         episodes=remaining_block.num_episodes,
         timesteps=remaining_block.num_steps,
-        found=findings_by_kind,
+        by_kind=findings_by_kind,
     )
     return remaining_block, findings
 

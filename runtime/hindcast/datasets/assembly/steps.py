@@ -119,10 +119,10 @@ class Steps:
             [zlib.crc32(name.encode()) % num_partitions for name in self.episode_ids],
             dtype=np.min_scalar_type(num_partitions),
         )
-        id_order, id_bounds = _sort(partition_of_id, num_partitions)
+        id_order, id_bounds = _sort_by_partition(partition_of_id, num_partitions)
         index_of_id = np.empty_like(id_order)
         index_of_id[id_order] = np.arange(len(id_order))
-        row_order, row_bounds = _sort(partition_of_id[self.episode], num_partitions)
+        row_order, row_bounds = _sort_by_partition(partition_of_id[self.episode], num_partitions)
         rows = self.take(row_order)
         episode, episode_ids = index_of_id[rows.episode], self.episode_ids[id_order]
         return {
@@ -192,8 +192,8 @@ class Steps:
         return str(self.episode_ids[episodes[np.argmax(counts > 1)]]) if (counts > 1).any() else None
 
 
-def _sort(partition: Array, num_partitions: int) -> tuple[I64, I64]:
-    """Return the stable order of partitions' numbers, and the index in it at which each begins, then its length."""
+def _sort_by_partition(partition: Array, num_partitions: int) -> tuple[I64, I64]:
+    """Return indices that sort numbers of partitions (stable), and `[num_partitions + 1]` bounds of each among them."""
     order = np.argsort(partition, kind="stable")
     return order, np.cumsum([0, *np.bincount(partition, minlength=num_partitions)])
 

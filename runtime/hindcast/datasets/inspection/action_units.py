@@ -1,4 +1,4 @@
-"""Checks by the values of float actions whether these are in the units that they are read in."""
+"""Find float actions with values that contradict the units in which they are read: normalised or the environment's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOLERANCE: Final = 0.01
 
 
 def find_wrong_units(dataset: Dataset, action_space: gym.Space) -> list[str]:
-    """Describe each action leaf that is in other units than those it is read in, by some 50,000 timesteps.
+    """Describe each action leaf with values that contradict its units, in a sample of some 50,000 timesteps.
 
     Raises:
         DataError: a file is damaged.
@@ -47,7 +47,10 @@ def find_wrong_units(dataset: Dataset, action_space: gym.Space) -> list[str]:
 def describe_wrong_units(
     name: str, low: NDArray[Any], high: NDArray[Any], space: gym.Space | None, spec: DataSpec
 ) -> str | None:
-    """Return the contradiction if actions fill the range of the units that they are not read in; otherwise None.
+    """Describe the contradiction if actions fill the range that the other units would have; otherwise None.
+
+    The range is [-1, 1] for actions that are read in the environment's units, and the space's bounds for normalised
+    ones.
 
     Args:
         name: name of the leaf.

@@ -22,7 +22,7 @@ from hindcast.errors import DataError
 from hindcast.formats.columns.arrays import as_plain_table, is_text
 from hindcast.formats.format import HEAD_ROWS, Format, ReadOptions
 from hindcast.formats.layout import CellError
-from hindcast.formats.lossless import to_numbers
+from hindcast.formats.lossless import parse_numbers
 from hindcast.formats.tables.naming import ALIASES, format_names, plan_columns
 from hindcast.formats.tables.roles import FALSE_TEXTS, TRUE_TEXTS
 from hindcast.formats.tables.struct_fields import add_fields, list_schema_fields
@@ -193,7 +193,7 @@ def profile_table(
     )
     known_columns = _known_columns(table, {})
     known_names = {role: {role, *ALIASES.get(role, ())} for role in roles}
-    suggested: Schema = {
+    suggested_schema: Schema = {
         role: names[0] if len(names) == 1 else names
         for role, names in roles.items()
         if role not in map(root, schema)
@@ -206,7 +206,7 @@ def profile_table(
         profiles,
         {
             **{role: names if isinstance(names, str) else list(names) for role, names in schema.items()},
-            **suggested,
+            **suggested_schema,
         },
         left_out,
         tuple(missing_roles),
@@ -239,7 +239,7 @@ def _describe_nested_steps(table: pa.Table) -> str | None:
 
 
 def _known_columns(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
-    """Return Hindcast's column -> columns, of those that Hindcast finds by their names or by the schema."""
+    """Return Hindcast's column -> columns of the table, for the columns that names or the schema identify."""
     known_columns: dict[str, list[str]] = {}
     # A plan of all columns is refused if a required one is missing; a plan of none still has ids, timesteps and flags.
     for columns in ((), None):
@@ -284,7 +284,7 @@ def _find_roles(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> d
         candidates = [
             column
             for column in table.column_names
-            if column not in used_columns and _can_be(role, column, table)
+            if column not in used_columns and _values_allow(role, column, table)
         ]
         columns = _best_matches(role, candidates)
         if role != Columns.ACTIONS:
@@ -369,7 +369,7 @@ def _are_numbers_as_text(column: pa.ChunkedArray) -> bool:
         or pc.any(pc.match_substring_regex(column, _CODE)).as_py()
     ):
         return False
-    _, is_wrong = to_numbers(column.to_numpy())
+    _, is_wrong = parse_numbers(column.to_numpy())
     return not is_wrong.any()
 
 
@@ -388,7 +388,7 @@ def _parts_of(name: str) -> list[str]:
     return [part.lower() for part in _PART.findall(name)]
 
 
-def _can_be(role: str, name: str, table: pa.Table) -> bool:
+def _values_allow(role: str, name: str, table: pa.Table) -> bool:
     """Return whether the values of a column allow a role."""
     column = table.column(name)
     arrow_type = column.type

@@ -46,20 +46,10 @@ def guess_spaces(dataset: Dataset) -> tuple[gym.Space | None, gym.Space | None]:
         for name, dtype in dtypes.items()
         if dtype.kind in "biu" or (dtype.kind == "f" and root(name) == Columns.ACTIONS)
     ]
-    low: dict[str, NDArray[Any]] = {}
-    high: dict[str, NDArray[Any]] = {}
-    choices = {name for name in names if dtypes[name].kind == "f" and spec.leaves[name].shape in ((), (1,))}
-    for unit in dataset.units if names else ():
-        block = dataset.read(unit, names)
-        for name in names:
-            column = block.columns[name]
-            if not len(column):
-                continue
-            unit_low, unit_high = column.min(axis=0), column.max(axis=0)
-            low[name] = np.minimum(low.get(name, unit_low), unit_low)
-            high[name] = np.maximum(high.get(name, unit_high), unit_high)
-            if name in choices and not (column == np.floor(column)).all():
-                choices.discard(name)
+    candidates = {
+        name for name in names if dtypes[name].kind == "f" and spec.leaves[name].shape in ((), (1,))
+    }
+    low, high, choices = _find_ranges(dataset, names, candidates)
     for name, lowest in low.items():
         if not (np.isfinite(lowest).all() and np.isfinite(high[name]).all()):
             raise DataError(
@@ -76,7 +66,7 @@ def guess_spaces(dataset: Dataset) -> tuple[gym.Space | None, gym.Space | None]:
     action = guess_space(spec, Columns.ACTIONS, bounds, choices)
     if action is None:
         return observation, None
-    bounded = {
+    action_boxes = {
         name: spaces.Box(
             *((-1.0, 1.0) if spec.normalized_actions else (low[name], high[name])),
             spec.leaves[name].shape,
@@ -85,10 +75,40 @@ def guess_spaces(dataset: Dataset) -> tuple[gym.Space | None, gym.Space | None]:
         for name in low
         if root(name) == Columns.ACTIONS and dtypes[name].kind == "f" and name not in choices
     }
-    if bounded:
-        leaf_spaces = {**flatten_space(action, Columns.ACTIONS), **bounded}
+    if action_boxes:
+        leaf_spaces = {**flatten_space(action, Columns.ACTIONS), **action_boxes}
         action = space_from_struct(unflatten(leaf_spaces, Columns.ACTIONS, space_struct(action)))
     return observation, action
+
+
+def _find_ranges(
+    dataset: Dataset, names: Collection[str], float_leaves: Collection[str]
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]], set[str]]:
+    """Read all values of leaves.
+
+    Args:
+        dataset: the dataset.
+        names: names of the leaves.
+        float_leaves: those that are searched for fractions.
+
+    Returns:
+        The minimum and the maximum of each leaf that has values, `[*shape]`; and the float leaves without fractions.
+    """
+    low: dict[str, NDArray[Any]] = {}
+    high: dict[str, NDArray[Any]] = {}
+    whole_leaves = set(float_leaves)
+    for unit in dataset.units if names else ():
+        block = dataset.read(unit, names)
+        for name in names:
+            column = block.columns[name]
+            if not len(column):
+                continue
+            unit_low, unit_high = column.min(axis=0), column.max(axis=0)
+            low[name] = np.minimum(low.get(name, unit_low), unit_low)
+            high[name] = np.maximum(high.get(name, unit_high), unit_high)
+            if name in whole_leaves and not (column == np.floor(column)).all():
+                whole_leaves.discard(name)
+    return low, high, whole_leaves
 
 
 def guess_space(

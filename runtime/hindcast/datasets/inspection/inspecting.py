@@ -10,7 +10,7 @@ from pathlib import Path
 from hindcast.datasets.episode_dataset import EpisodeDataset
 from hindcast.datasets.hooks import NO_HOOKS, Hooks
 from hindcast.datasets.inspection.column_roles import profile_files
-from hindcast.datasets.inspection.prospects import judge_data
+from hindcast.datasets.inspection.data_verdict import judge_data
 from hindcast.datasets.inspection.sample import SAMPLE_STEPS
 from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.inspection.summary import DataProblem, Summary, make_file_problem, sort_by_severity

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hindcast import formatting
 from hindcast.datasets.inspection.frames import is_image
-from hindcast.datasets.inspection.statistics import Spread, ThinnedRows
+from hindcast.datasets.inspection.statistics import ColumnDistributions, ThinnedRows
 from hindcast.datasets.inspection.summary import DataProblem, ProblemKind, Severity
 from hindcast.datasets.validate import Fault, Locator, all_finite, describe_fault, find_faults
 from hindcast.episodes.block import Block
@@ -44,10 +44,10 @@ class LeafValues:
         low: `[D]` minimum of each dimension; None before the first row.
         high: `[D]` maximum of each dimension; None before the first row.
         num_missing: `[D]` number of timesteps without a value (NaN) of each dimension of an observation.
-        shown_dimensions: indices of the dimensions in `spread` and `sampled_rows`: all, or 64 spread evenly.
+        shown_dimensions: indices of the dimensions in `distributions` and `sampled_rows`: all, or 64 spread evenly.
         value_counts: value -> number of times that it occurs, of a leaf with one integer or boolean per row; incomplete
             if there are more than `MAX_DISTINCT_VALUES` values.
-        spread: distributions of the shown dimensions; empty for observations.
+        distributions: distributions of the shown dimensions; empty for observations.
         sampled_rows: shown dimensions of a sample of the steps' observations; empty for other leaves.
     """
 
@@ -61,7 +61,7 @@ class LeafValues:
         self.num_missing: NDArray[np.int64] = np.zeros(0, np.int64)
         self.shown_dimensions: NDArray[np.int64] = np.zeros(0, np.int64)
         self.value_counts: Counter[int] = Counter()
-        self.spread = Spread()
+        self.distributions = ColumnDistributions()
         self.sampled_rows = ThinnedRows(_MAX_SAMPLED_ROWS)
         self._faults: dict[ProblemKind, _FaultSummary] = {}
 
@@ -90,7 +90,7 @@ class LeafValues:
             )
             self.sampled_rows.add(np.take(shown_values, block.obs_row, axis=0))
         else:
-            self.spread.add(flat_values[:, self.shown_dimensions])
+            self.distributions.add(flat_values[:, self.shown_dimensions])
             self.num_zeros += int((~flat_values.any(axis=1)).sum())
         if column.ndim == 1 and column.dtype.kind in "biu" and len(self.value_counts) <= MAX_DISTINCT_VALUES:
             self.value_counts.update(_count_values(column))

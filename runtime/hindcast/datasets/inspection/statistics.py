@@ -44,9 +44,9 @@ class ValueDistribution(JsonModel):
     @classmethod
     def from_values(cls, values: NDArray[Any]) -> ValueDistribution | None:
         """Compute the distribution of an array's elements; return None if no element is finite."""
-        spread = Spread()
-        spread.add(values.reshape(-1, 1))
-        return next(iter(spread.distributions()), None)
+        columns = ColumnDistributions()
+        columns.add(values.reshape(-1, 1))
+        return next(iter(columns.compute()), None)
 
 
 class ThinnedRows:
@@ -81,7 +81,7 @@ class ThinnedRows:
         return np.concatenate(self._parts) if self._parts else None
 
 
-class Spread:
+class ColumnDistributions:
     """The distribution of each column of `[n, D]` values that are added in parts.
 
     Count, extremes, mean and deviation cover all values; median and histogram cover a sample (see `ThinnedRows`).
@@ -111,7 +111,7 @@ class Spread:
         squared_deviations = (np.where(is_finite, float_values - mean, 0.0) ** 2).sum(axis=0)
         self._merge(count, mean, squared_deviations)
 
-    def distributions(self) -> list[ValueDistribution | None]:
+    def compute(self) -> list[ValueDistribution | None]:
         """Compute `[D]` one distribution per column; None for a column without finite values."""
         rows = self._sample.rows
         if rows is None:

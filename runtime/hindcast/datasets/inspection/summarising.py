@@ -63,7 +63,7 @@ def summarise(
     observation_space, observation_origin = _find_space(sample, Columns.OBS, spec.observation_space)
     action_space, action_origin = _find_space(sample, Columns.ACTIONS, spec.action_space)
     rewards = sample.leaves.get(Columns.REWARDS)
-    reward_distributions = rewards.spread.distributions() if rewards is not None else []
+    reward_distributions = rewards.distributions.compute() if rewards is not None else []
     num_checked = max(1, sample.episode_statistics.num_episodes)
     lengths = episode_lengths(dataset.units).astype(np.int64)
     observations = [sample.leaves[name] for name in leaves_of(Columns.OBS, sample.leaves)]
@@ -182,7 +182,7 @@ def _describe_actions(sample: Sample, leaf_spaces: Spaces) -> Iterator[ActionLea
         ):
             yield ActionLeaf(name=name, values=dict(sorted(leaf.value_counts.items())))
             continue
-        distributions = leaf.spread.distributions()
+        distributions = leaf.distributions.compute()
         yield ActionLeaf(
             name=name,
             dimensions=tuple(distribution for distribution in distributions if distribution is not None),

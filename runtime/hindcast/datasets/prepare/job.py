@@ -27,7 +27,9 @@ from hindcast.formats.tables.filters import apply_filter
 from hindcast.storage.location import Location
 
 PARTITION_BYTES: Final = 32 << 20
+"""Approximate size in memory of a partition, the rows and episodes that become one commit."""
 RUN_BYTES: Final = 128 << 20
+"""Approximate size in memory of a run, the parts that become one sorted file."""
 
 Progress = Callable[[int, int], None]
 """Called with the amount of work done and the total: parts read and partitions made, on Ray also sorted files."""
@@ -109,7 +111,7 @@ class Job:
         return self._divide_parts(RUN_BYTES)
 
     def _divide_parts(self, max_bytes: int) -> list[int]:
-        """Divide the parts into adjacent ones of at most `max_bytes` together, or one larger part."""
+        """Return the bounds of groups of adjacent parts; a group has at most `max_bytes`, or one larger part."""
         bounds, size = [0], 0
         for part_index, part in enumerate(self.parts):
             if size and size + part.nbytes > max_bytes:

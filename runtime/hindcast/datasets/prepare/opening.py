@@ -377,7 +377,7 @@ def _open_prepared(
         verify: see `open_data`.
     """
     has_noted_waiting = False
-    while (messages := read_notes(folder)) is None:
+    while (preparation_notes := read_notes(folder)) is None:
         try:
             with sole_writer(folder.child(FOLDER)) as guard:
                 # Another process may have finished before this one got the lock.
@@ -402,10 +402,10 @@ def _open_prepared(
         [folder.uri],
         files,
         dataset,
-        messages.notes,
-        messages.warnings,
+        preparation_notes.notes,
+        preparation_notes.warnings,
         columns=columns,
         is_prepared=True,
-        missing=messages.findings.missing,
-        files_with_rows=frozenset(messages.files),
+        missing=preparation_notes.findings.missing,
+        files_with_rows=frozenset(preparation_notes.files),
     )

@@ -197,9 +197,11 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
             requirement += f" after the pre-learner's buffer {buffer}: its sample must return episodes"
         raise DataError(f"{job.describe_files()} holds no rows that {requirement}")
     spec, left_out = _merge_specs(commits)
-    rounded = _find_rounded_columns(job.folder, commits, spec)
-    spec = replace(spec, leaves={name: leaf for name, leaf in spec.leaves.items() if name not in rounded})
-    left_out |= dict.fromkeys(rounded, NO_EXACT_DTYPE)
+    rounded_leaves = _find_rounded_columns(job.folder, commits, spec)
+    spec = replace(
+        spec, leaves={name: leaf for name, leaf in spec.leaves.items() if name not in rounded_leaves}
+    )
+    left_out |= dict.fromkeys(rounded_leaves, NO_EXACT_DTYPE)
     findings = findings.model_copy(update={"left_out": left_out | findings.left_out})
     commits = [_widen_partition(job.folder, commit, spec) for commit in commits]
     files = committed_files(commits)
@@ -214,7 +216,7 @@ def finish(job: Job, notes: tuple[str, ...]) -> None:
         "partitions": job.num_partitions,
     }
     job.folder.child(PREPARED_FILE).write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    # Whoever still reads these files finds the partitions committed.
+    # A task that still reads these files makes nothing, since all partitions are committed.
     job.folder.child(SORTED_FILES).delete()
     if job.folder.is_local:  # in other storage, another machine may be writing the same partitions
         remove_orphans(job.folder, commits)
@@ -322,7 +324,7 @@ def _merge_leaves(name: str, first: Leaf, second: Leaf) -> Leaf:
 
 def _find_rounded_columns(folder: Location, commits: Sequence[PartitionCommit], spec: DataSpec) -> list[str]:
     """Return the leaves that are not required, and in which the common dtype would round an integer of a partition."""
-    rounded: dict[str, None] = {}
+    rounded_leaves: dict[str, None] = {}
     for commit in commits:
         partition_spec = DataSpec() if commit.spec is None else DataSpec.from_json(commit.spec)
         dtypes = {
@@ -333,12 +335,12 @@ def _find_rounded_columns(folder: Location, commits: Sequence[PartitionCommit], 
         if all(partition_spec.leaves[name].dtype == dtype for name, dtype in dtypes.items()):
             continue
         for block in Target(folder).read_blocks(partition_spec, commit.files):
-            rounded |= {
+            rounded_leaves |= {
                 name: None
                 for name, dtype in dtypes.items()
                 if find_rounded_row(block.columns[name], dtype) is not None
             }
-    return list(rounded)
+    return list(rounded_leaves)
 
 
 def _widen_partition(folder: Location, commit: PartitionCommit, spec: DataSpec) -> PartitionCommit:

@@ -79,13 +79,15 @@ class Preparer:
             StorageError: the folder cannot be written.
         """
         job = self._make_job(folder, source)
-        if job.is_in_order and job.rules.is_grouped and not self._prepare_in_stored_order(job):
+        if job.is_in_order and job.rules.is_grouped and not self._try_to_prepare_in_stored_order(job):
             _discard_partitions(folder)
             job = replace(job, is_in_order=False)
-        self._make_partitions(job)  # makes nothing if `_prepare_in_stored_order` has made all partitions
+        self._make_partitions(
+            job
+        )  # makes nothing if `_try_to_prepare_in_stored_order` has made all partitions
         finish(job, source.notes)
 
-    def _prepare_in_stored_order(self, job: Job) -> bool:
+    def _try_to_prepare_in_stored_order(self, job: Job) -> bool:
         """Make partitions of rows in stored order; return False if they cannot be used.
 
         The rows of an episode were not adjacent, or there was an error, which may follow from that.
@@ -145,7 +147,7 @@ class Preparer:
         is_in_order = (
             not rules.is_grouped
             or first_steps is None
-            or _decide_order(folder, first_steps.find_scattered_episode() is None)
+            or _read_or_record_order(folder, first_steps.find_scattered_episode() is None)
         )
         return Job(folder, source.parts, rules, spec, is_in_order, open_parts)
 
@@ -192,7 +194,7 @@ def _has_end_flags(first_steps: Steps, parts: Sequence[Part]) -> bool:
     return any(isinstance(chunk, Block) or (chunk.terminated | chunk.truncated).any() for chunk in chunks)
 
 
-def _decide_order(folder: Location, is_in_order: bool) -> bool:
+def _read_or_record_order(folder: Location, is_in_order: bool) -> bool:
     """Return the recorded decision whether to process rows in stored order; record `is_in_order` if there is none."""
     # Recorded before the first partition, since a resumed preparation must make all other partitions in the same way.
     order_file = folder.child(FOLDER, _ORDER_FILE)

@@ -14,7 +14,7 @@ from hindcast.storage.location import Location, resolve
 
 @dataclass(frozen=True)
 class Reading:
-    """The paths to read and the options for reading them: an `InputSource` without its weight.
+    """The paths to read and the options for reading them: the fields of an `InputSource` that say what is read.
 
     Attributes:
         paths: files, folders and globs; rows of one episode may be in several of them.

@@ -49,13 +49,7 @@ def cut_partitions(
                 remaining, previous_row = chunk, None
             else:
                 steps = Steps.from_rows(chunk.with_ids(), part_index)
-                is_start = _find_episode_starts(steps, previous_row, job)
-                if job.rules.has_reset_rows and not job.rules.is_grouped:
-                    # A reset row can be told from an episode's first step only by the row before it, so it must be in
-                    # the partition of that row.
-                    is_start &= ~_find_reset_rows(steps, previous_row, job)
-                episode_starts = np.flatnonzero(is_start)
-                first_start = int(episode_starts[0]) if len(episode_starts) else len(steps)
+                first_start = _find_first_start(steps, previous_row, job)
                 previous_row = steps.take(np.array([-1]))
                 if is_episode_open and first_start:
                     contents.append(steps.take(slice(first_start)))
@@ -98,6 +92,17 @@ def _read_row_before(job: Job, first_part: int) -> Steps | None:
                 else Steps.from_rows(chunk.with_ids(), part_index).take(np.array([-1]))
             )
     return None
+
+
+def _find_first_start(steps: Steps, previous_row: Steps | None, job: Job) -> int:
+    """Return the index of the first row that may begin a partition; `len(steps)` if no row begins an episode."""
+    is_start = _find_episode_starts(steps, previous_row, job)
+    if job.rules.has_reset_rows and not job.rules.is_grouped:
+        # A reset row can be told from an episode's first step only by the row before it, so it must be in the partition
+        # of that row.
+        is_start &= ~_find_reset_rows(steps, previous_row, job)
+    episode_starts = np.flatnonzero(is_start)
+    return int(episode_starts[0]) if len(episode_starts) else len(steps)
 
 
 def _find_episode_starts(steps: Steps, previous_row: Steps | None, job: Job) -> Bool:

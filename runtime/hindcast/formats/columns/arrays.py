@@ -32,7 +32,10 @@ _BOOL_EXTENSION: Final = "arrow.bool8"
 _DECODED_EXTENSIONS: Final = (*_TENSOR_EXTENSIONS, _PICKLED_OBJECT_EXTENSION, "arrow.uuid")
 _IMAGE_FIELDS: Final = ["bytes", "path"]
 _IMAGE_MAGIC: Final = (b"\x89PNG", b"\xff\xd8\xff")  # PNG, JPEG
-_PNG_MAGIC, _WIDE_BITS, _PNG_GREY = b"\x89PNG", 16, 0
+_PNG_MAGIC: Final = b"\x89PNG"
+_PNG_DEPTH, _PNG_COLOUR_TYPE = 24, 25  # positions in a PNG file
+_MAX_PNG_DEPTH: Final = 16  # bits per colour
+_PNG_GREY: Final = 0  # colour type
 _SPARK_VECTOR_FIELDS: Final = ["type", "size", "indices", "values"]
 _NAME_KEY, _METADATA_KEY = b"ARROW:extension:name", b"ARROW:extension:metadata"
 
@@ -80,7 +83,7 @@ def decode_leaves(column: pa.ChunkedArray, field: pa.Field, name: str) -> Arrays
 
 
 def as_plain_table(table: pa.Table, id_columns: Collection[str] = ()) -> pa.Table:
-    """Return a table with the same values in plain types: views, decimals, Spark's vectors and extension types.
+    """Convert columns of views, decimals, Spark's vectors and extension types to plain types, with the same values.
 
     Decimals become numbers (see `decimals_to_numbers`), except in the columns of ids and times. Extension types become
     their storage, except tensors, pickled objects and UUIDs.
@@ -121,7 +124,7 @@ def _as_plain_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
     plain_type = _find_plain_type(value_type)
     if plain_type == value_type:
         return column
-    # Arrow casts no dictionary of views
+    # Arrow cannot cast a dictionary of views
     chunks = [chunk.dictionary.cast(plain_type).take(chunk.indices) for chunk in column.chunks]
     return pa.chunked_array(chunks, plain_type)
 
@@ -148,38 +151,38 @@ def _decode_spark_vectors(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(rows, pa.list_(pa.float64()))])
 
 
-def mark_missing(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def nulls_to_nan(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column of numbers, or of lists of numbers, with NaN in place of nulls; other columns unchanged."""
     if pa.types.is_null(column.type):
         return pa.chunked_array([pa.array(np.full(len(column), np.nan))])
-    column = decimals_to_numbers(
-        column
-    )  # of ids and times, or if a filter removed those that no number holds
-    marked_chunks = [_mark_nulls(chunk) for chunk in column.chunks]
-    types = {chunk.type for chunk in marked_chunks}
+    # Decimals remain in columns of ids and times, and where a filter removed those that no number holds.
+    column = decimals_to_numbers(column)
+    chunks = [_nulls_to_nan(chunk) for chunk in column.chunks]
+    types = {chunk.type for chunk in chunks}
     if len(types) > 1:  # only some chunks have nulls
-        floats = next(arrow_type for arrow_type in types if arrow_type != column.type)
-        marked_chunks = [chunk.cast(floats) for chunk in marked_chunks]
-    return pa.chunked_array(marked_chunks, None if marked_chunks else column.type)
+        float_type = next(arrow_type for arrow_type in types if arrow_type != column.type)
+        chunks = [chunk.cast(float_type) for chunk in chunks]
+    return pa.chunked_array(chunks, None if chunks else column.type)
 
 
-def _mark_nulls(values: pa.Array) -> pa.Array:
+def _nulls_to_nan(values: pa.Array) -> pa.Array:
     if is_list(values.type) and not values.null_count:
         flat_values = values.flatten()
-        items = _mark_nulls(flat_values)
+        items = _nulls_to_nan(flat_values)
         if items is flat_values:
             return values
         return with_elements(values, items)
     if not values.null_count or not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         return values
     number_type = values.type if pa.types.is_floating(values.type) else pa.float64()
-    with suppress(pa.ArrowInvalid):  # integers that float64 cannot hold stay, and their nulls are refused
+    # Integers that float64 cannot hold stay, and their nulls are refused later.
+    with suppress(pa.ArrowInvalid):
         return pc.fill_null(values.cast(number_type), np.nan)
     return values
 
 
 def with_elements(lists: pa.Array, elements: pa.Array) -> pa.Array:
-    """Return lists with other elements, as many as the lists have; an array of a fixed size must not have nulls."""
+    """Replace the elements of lists by as many others; lists of a fixed size must not be null."""
     if pa.types.is_fixed_size_list(lists.type):
         return pa.FixedSizeListArray.from_arrays(elements, lists.type.list_size)
     offsets = lists.offsets.to_numpy() - lists.offsets[0].as_py()
@@ -351,7 +354,9 @@ def _decode_images(cells: Sequence[bytes | None], name: str) -> NDArray[Any]:
     images: list[NDArray[Any]] = []
     for row, data in enumerate(cells):
         if data is None:
-            raise CellError(row, f"{name!r} has no bytes: images in other files are not read")
+            raise CellError(
+                row, f"{name!r} has only the path of an image: store the image's bytes in the column"
+            )
         try:
             from PIL import Image
         except ImportError as error:
@@ -379,7 +384,8 @@ def _image_to_numpy(image: Any, data: bytes) -> NDArray[Any]:
     Raises:
         ValueError: Pillow would cut its colours to 8 bits.
     """
-    if data.startswith(_PNG_MAGIC) and data[24] == _WIDE_BITS and data[25] != _PNG_GREY:
+    is_wide_png = data.startswith(_PNG_MAGIC) and data[_PNG_DEPTH] == _MAX_PNG_DEPTH
+    if is_wide_png and data[_PNG_COLOUR_TYPE] != _PNG_GREY:
         raise ValueError(
             "it has 16 bits per colour, of which only 8 would be read: write it with 8, or as a list"
         )

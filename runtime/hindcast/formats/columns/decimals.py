@@ -36,7 +36,7 @@ def decimals_to_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def map_elements(arrow_type: pa.DataType, find_type: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return a type in which the type itself, or the elements of lists and structs, are replaced."""
+    """Return `find_type(arrow_type)`; for lists and structs, the same type with `find_type` applied to the elements."""
     if pa.types.is_struct(arrow_type):
         return pa.struct([field.with_type(map_elements(field.type, find_type)) for field in arrow_type])
     if pa.types.is_fixed_size_list(arrow_type):
@@ -61,7 +61,7 @@ def _replace_decimals(
 
 
 def _is_exact(decimals: pa.Array, numbers: pa.Array) -> bool:
-    """Return whether floats have the whole parts of the decimals; floats below 2⁵³ have them."""
+    """Return whether floats keep the whole parts of the decimals, as all floats below 2⁵³ do."""
     if pa.types.is_struct(decimals.type):
         return all(map(_is_exact, decimals.flatten(), numbers.flatten()))
     if pa.types.is_nested(decimals.type):

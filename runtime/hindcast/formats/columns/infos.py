@@ -29,8 +29,8 @@ def prepend_entry(head: str, entry: str, cell: str) -> str:
 
     Args:
         head: beginning of a cell that has the entry, such as `RESET_HEAD`.
-        entry: JSON of a dict. An empty text stands for an empty dict. It is added only if `cell` begins with `head`, so
-            that `split_entry` does not take an entry of the info for this entry.
+        entry: JSON of a dict, or "" for an empty dict, which is left out. But if `cell` itself begins with `head`, an
+            empty dict is written, too: otherwise `split_entry` would mistake an entry of the info for this entry.
         cell: the cell without the entry.
     """
     if not entry and not cell.startswith(head):

@@ -23,6 +23,9 @@ _HEADERS: Final = {"SHORT_BINBYTES": 2, "BINBYTES": 5, "BINBYTES8": 9, "BYTEARRA
 _MARK: Final = object()
 
 _PROTOCOL: Final = b"\x80\x04"  # readable since Python 3.4
+# The writer uses few instructions. `}` pushes an empty dict, and `u` fills it with the items after the mark `(`; `t`
+# makes a tuple of such items. `J`, `K`, `B`, `\x8e` and `X` push integers, bytes and text. `c` pushes a function, `R`
+# calls it, and `b` sets the result's state. `.` ends the pickle.
 # numpy.core.multiarray._reconstruct(numpy.ndarray, (0,), b"b"): names that NumPy 1 and 2 know
 _ARRAY: Final = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85C\x01b\x87R"
 _DTYPE: Final = b"cnumpy\ndtype\n"

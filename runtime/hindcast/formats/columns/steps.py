@@ -46,7 +46,7 @@ _FLAG_LEAF: Final = Leaf(np.dtype(np.bool_))
 
 
 class StepLayout:
-    """The columns of data with one spec that have a value at each timestep, except `eps_id` and `infos`.
+    """The columns with a value at each timestep, except `eps_id` and `infos`, of data with one spec.
 
     Args:
         spec: spec of the blocks.

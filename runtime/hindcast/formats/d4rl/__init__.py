@@ -1,1 +1,1 @@
-"""D4RL's files: flat arrays of steps in HDF5."""
+"""HDF5 files other than Minari's: D4RL's flat arrays of steps, and files with a group for each episode."""

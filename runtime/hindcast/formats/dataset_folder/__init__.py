@@ -1,1 +1,1 @@
-"""Manifest, commits and owner of a dataset's folder."""
+"""Manifest, index, commits and owner of a dataset's folder."""

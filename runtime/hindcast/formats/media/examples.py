@@ -84,11 +84,11 @@ def decode_examples(data: U8, starts: I64, lengths: I64) -> Iterator[DecodedReco
 
 def _fixed_bits(features: dict[str, _Feature], length: int) -> U8:
     """Return a mask `[L]` of the bits outside the values, including the high bits of varints, which mark their ends."""
-    fixed = np.full(length, 0xFF, dtype=np.uint8)
+    mask = np.full(length, 0xFF, dtype=np.uint8)
     for feature in features.values():
         for start, stop in feature.spans:
-            fixed[start:stop] = 0x80 if feature.value_type == "int" else 0
-    return fixed
+            mask[start:stop] = 0x80 if feature.value_type == "int" else 0
+    return mask
 
 
 def _decode_feature(rows: U8, feature: _Feature) -> NDArray[Any]:

@@ -272,7 +272,7 @@ def _configure_ray_data() -> None:
 def limit_retries(data: Any) -> None:
     """Let Ray Data give up on a function that kills its process, which by default it calls again without end.
 
-    Ray has no option for this, only for each call of `map`, which is the user's.
+    Ray has no option for this that holds for a whole dataset, only one for each `map`, and users write those calls.
     """
     plan = getattr(data, "_logical_plan", None)
     for operator in plan.dag.post_order_iter() if plan is not None else ():

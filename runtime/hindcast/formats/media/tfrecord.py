@@ -205,12 +205,12 @@ def _decode_episodes(
                     episodes[record][name.removeprefix(_STEP_PREFIX)] = record_values.reshape(count, -1)
     names = episodes[0].keys()
     for record, episode in enumerate(episodes):
-        differing = sorted(names ^ episode.keys()) or [
+        different_names = sorted(names ^ episode.keys()) or [
             name for name in names if episode[name].shape[1] != episodes[0][name].shape[1]
         ]
-        if differing:
+        if different_names:
             raise CellError(
-                record, f"its features differ from those of other records: {', '.join(differing)}"
+                record, f"its features differ from those of other records: {', '.join(different_names)}"
             )
     columns = {name: np.concatenate([episode[name] for episode in episodes]) for name in names}
     return columns, np.repeat(np.arange(num_records), num_steps)
@@ -229,8 +229,8 @@ def _decode_columns(groups: Iterable[DecodedRecords], num_records: int) -> dict[
         record = int(group.record[0])
         features = set(group.columns) if features is None else features
         if features != group.columns.keys():
-            differing = ", ".join(sorted(features ^ group.columns.keys()))
-            raise CellError(record, f"its features differ from those of other records: {differing}")
+            different_names = ", ".join(sorted(features ^ group.columns.keys()))
+            raise CellError(record, f"its features differ from those of other records: {different_names}")
         for name, values in group.columns.items():
             column = columns.setdefault(name, np.empty((num_records, values.shape[1]), dtype=values.dtype))
             if (column.shape[1], column.dtype) != (values.shape[1], values.dtype):

@@ -100,7 +100,7 @@ class EpisodeState(NamedTuple):
 
 
 class CellReader:
-    """A reader of cells.
+    """Reads cells one after another; columns mostly stay packed, and unrequested columns are skipped.
 
     Args:
         max_bytes: size of the longest cell.

@@ -95,17 +95,17 @@ class SampleBatchFormat(Format):
 
     def read(self, piece: Piece, options: ReadOptions) -> Iterator[Rows]:
         """See `Format.read`: `Rows.row` counts the timesteps of all lines."""
-        location, batches = piece.location, _BatchReader(piece.location, piece.extent, options)
+        location, reader = piece.location, _BatchReader(piece.location, piece.extent, options)
         line_number = 0
         for _, text in read_chunks(location):
             parts: list[Rows] = []
             for line in text.removesuffix(b"\n").split(b"\n"):
                 line_number += 1
                 if line.strip():
-                    parts += batches.read_line(line, line_number)
+                    parts += reader.read_line(line, line_number)
             for _, group in groupby(parts, key=_concat_key):
                 yield Rows.concat(list(group))
-        if not batches.num_timesteps:
+        if not reader.num_timesteps:
             raise DataError("holds no timesteps: delete it, or leave it out of the paths", path=str(location))
 
 

@@ -1,1 +1,1 @@
-"""Formats of tables: Parquet, CSV and JSON, with timesteps or whole episodes as rows."""
+"""Formats of tables: Parquet, Arrow, CSV and JSON, with timesteps or whole episodes as rows."""

@@ -31,7 +31,7 @@ from hindcast.formats.tables.json_lines import (
     rounded_integer_error,
 )
 from hindcast.formats.tables.naming import TablePlan, plan_columns
-from hindcast.formats.tables.read_options import check_options, declared_column_types, describe_separators
+from hindcast.formats.tables.read_options import check_options, declared_column_types, separator_advice
 from hindcast.formats.tables.recorded_spec import find_empty_leaves, leaf_type
 from hindcast.formats.tables.text_files import find_record_ends, read_head
 from hindcast.formats.tables.text_tables import TextExtent, TextTables, Types
@@ -42,12 +42,14 @@ _NULL_TEXTS: Final = ("", "NULL", "null", "NA", "N/A", "n/a", "#N/A", "None")
 _TEXT_COLUMNS: Final = (Columns.EPS_ID, Columns.AGENT_ID, Columns.INFOS)
 _HEADER_BYTES: Final = 64 << 10
 _MAX_HEADER_BYTES: Final = 8 << 20
-"""Bytes in which the header is searched: first in few, then, if they contain no line end, in many."""
+"""Bytes that are searched for the header: `_HEADER_BYTES`, or, if these contain no line end, `_MAX_HEADER_BYTES`."""
 _SEPARATOR_LINE: Final = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)  # for Excel
 _LARGE_INTEGER: Final = re.compile(r"\s*[+-]?\d{16,}\s*")
 _INVALID_VALUE: Final = re.compile(r"invalid value '(.*)'$")
 NUMBER: Final = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*")
-_NUMERIC: Final = re.compile(r"\s*[+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?\s*")
+"""A number with a decimal point or none."""
+_FORMATTED_NUMBER: Final = re.compile(r"\s*[+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?\s*")
+"""A number with any decimal point and separators of thousands."""
 _NO_HEADER_ADVICE: Final = (
     "its first line holds numbers: if the file has no header, name its columns in readOptions.column_names "
     "(--read-option 'column_names=[\"obs_0\", …]')"
@@ -160,7 +162,7 @@ class Csv(TextTables):
             try:
                 return self._read_csv(data, extent, types, options)
             except CellError:
-                # Arrow reads no whole float, such as 1.0 or 1e+00, as the integer that the user declares it to be
+                # Arrow refuses whole floats, such as 1.0 or 1e+00, in a column that the user declares as integers
                 if not number_types:
                     raise
         table = self._read_csv(data, extent, {**types, **dict.fromkeys(number_types, pa.string())}, options)
@@ -172,23 +174,23 @@ class Csv(TextTables):
             column = table.column(index)
             column = pc.if_else(pc.is_in(column, null_texts), None, column)
             texts = _remove_thousands(column, separator or "", _read_decimal_point(options))
-            is_declared = name in declared_types
-            for number_type in (number_types[name],) if is_number else (pa.int64(), pa.float64()):
-                numbers = _cast_numbers(column, texts, number_type, is_declared=is_declared)
-                if numbers is not None:
-                    table = table.set_column(index, name, numbers)
-                    break
-            else:
-                if is_number:
-                    raise _number_error(column, texts, name, number_types[name], options)
+            candidates = (number_types[name],) if is_number else (pa.int64(), pa.float64())
+            casts = (
+                _cast_numbers(column, texts, number_type, is_declared=name in declared_types)
+                for number_type in candidates
+            )
+            numbers = next((cast for cast in casts if cast is not None), None)
+            if numbers is not None:
+                table = table.set_column(index, name, numbers)
+            elif is_number:
+                raise _number_error(column, texts, name, number_types[name], options)
         return table
 
     def _read_csv(self, data: bytes, extent: TextExtent, types: Types, options: ReadOptions) -> pa.Table:
         quote, names = self.quote_character(options), list(extent.names or ())
         num_header_records = extent.num_header_records
-        if (
-            num_header_records > 1
-        ):  # lines above the header have other numbers of columns, which Arrow refuses
+        # Lines above the header have other numbers of columns, which Arrow refuses.
+        if num_header_records > 1:
             data, num_header_records = _skip_records(data, num_header_records, quote), 0
         read_options = pacsv.ReadOptions(
             use_threads=False,  # pieces are parsed in parallel
@@ -267,12 +269,13 @@ def _read_until_data(reader: Iterable[list[str]]) -> list[list[str]]:
 def _find_header(records: Sequence[Sequence[str]]) -> int:
     """Return the index of the header: the last record, or a comment above it if it is a row with numbers."""
     *comments, last_record = records
-    is_row = any(map(_NUMERIC.fullmatch, last_record)) or last_record[0].lstrip().startswith("#")
-    return len(comments) - (bool(comments) and is_row and len(comments[-1]) == len(last_record))
+    is_row = any(map(_FORMATTED_NUMBER.fullmatch, last_record)) or last_record[0].lstrip().startswith("#")
+    is_comment_header = bool(comments) and is_row and len(comments[-1]) == len(last_record)
+    return len(comments) - 1 if is_comment_header else len(comments)
 
 
 def _skip_records(data: bytes, num_records: int, quote: bytes | None) -> bytes:
-    """Return the text after its first records, which are not empty lines."""
+    """Return the text after its first `num_records` records; empty lines are not records."""
     start = 0
     for end in find_record_ends(data, quote).tolist():
         if not num_records:
@@ -345,7 +348,7 @@ def _number_error(
 
     row = bisect_left(range(1, len(column)), True, key=is_mismatch_before)
     text, expected = column[row].as_py(), "a number" if pa.types.is_floating(number_type) else number_type
-    hint = describe_separators(text, options) or _type_advice(name, options)
+    hint = separator_advice(text, options) or _type_advice(name, options)
     return CellError(row, f"{name!r} is {text!r}: expected {expected}{hint}")
 
 
@@ -448,5 +451,5 @@ def _to_cell_error(
     elif advice:
         hint = f"; {advice}"
     value = _INVALID_VALUE.search(reason)
-    hint = (value and describe_separators(value[1], options)) or hint
+    hint = (value and separator_advice(value[1], options)) or hint
     return CellError(row, f"{column_prefix}{reason}{hint}")

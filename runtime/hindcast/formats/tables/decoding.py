@@ -14,14 +14,14 @@ from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, obs_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.columns import infos
-from hindcast.formats.columns.arrays import Arrays, as_plain_table, decode_leaves, is_text, mark_missing
+from hindcast.formats.columns.arrays import Arrays, as_plain_table, decode_leaves, is_text, nulls_to_nan
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.layout import CellError, RowError, first_true
 from hindcast.formats.lossless import (
     describe_rounded,
     find_rounded_row,
     fit_shape,
-    to_numbers,
+    parse_numbers,
 )
 from hindcast.formats.rows import AGENT_COLUMNS, Rows, Timesteps
 from hindcast.formats.spec import DataSpec, Leaf, describe_array, describe_lost_digits, loses_digits
@@ -29,7 +29,7 @@ from hindcast.formats.tables.episode_rows import StepTable, flatten_episodes
 from hindcast.formats.tables.filters import apply_filter
 from hindcast.formats.tables.json_lines import parse_json_cells
 from hindcast.formats.tables.naming import ROLE_COLUMNS, LeafSource, TablePlan
-from hindcast.formats.tables.read_options import describe_separators
+from hindcast.formats.tables.read_options import separator_advice
 from hindcast.formats.tables.roles import (
     decode_agents,
     decode_ends,
@@ -104,7 +104,7 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
     with locate_errors(path, row):
         terminated, truncated, is_obs_only = decode_ends(table, plan)
         if step_table is not None:
-            terminated, truncated = _end_episodes(terminated, truncated, step_table, step)
+            terminated, truncated = _clear_inner_ends(terminated, truncated, step_table, step)
             if Columns.EPS_ID not in plan.sources:
                 truncated |= step_table.is_last[step] & ~terminated
             if step_table.is_obs_only is not None:
@@ -127,7 +127,7 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
             path=path,
             row=row,
             eps_id=decode_episode_ids(table, plan, is_from_hindcast=is_from_hindcast),
-            t=_decode_steps_in_order(table, plan, is_obs_only),
+            t=_decode_distinct_timesteps(table, plan, is_obs_only),
             is_obs_only=is_obs_only,
             left_out=left_out,
             names=plan.names,
@@ -153,7 +153,9 @@ def _list_id_columns(plan: TablePlan) -> list[str]:
     return [name for source in sources for name in source.columns]
 
 
-def _end_episodes(terminated: Bool, truncated: Bool, step_table: StepTable, step: I64) -> tuple[Bool, Bool]:
+def _clear_inner_ends(
+    terminated: Bool, truncated: Bool, step_table: StepTable, step: I64
+) -> tuple[Bool, Bool]:
     """Clear the end flags of timesteps that do not end their episode, for rows that hold whole episodes.
 
     Args:
@@ -198,7 +200,9 @@ def _decode_columns(table: pa.Table, context: TableContext, row: I64) -> tuple[A
     return fit_next_observations(columns), left_out
 
 
-def _decode_steps_in_order(table: pa.Table, plan: TablePlan, is_obs_only: Bool | None) -> Timesteps | None:
+def _decode_distinct_timesteps(
+    table: pa.Table, plan: TablePlan, is_obs_only: Bool | None
+) -> Timesteps | None:
     """Decode the timesteps. A row with only an observation may repeat the last step's timestep, so 1 is added there."""
     t = decode_timesteps(table, plan)
     if t is None or is_obs_only is None or plan.last_column is not None:
@@ -240,7 +244,7 @@ def _decode_source(table: pa.Table, name: str, source: LeafSource, context: Tabl
         if json_column is not None:
             column, field = json_column, pa.field(source_name, json_column.type)
     if _can_miss_values(name, context):
-        column = mark_missing(column)
+        column = nulls_to_nan(column)
         field = field.with_type(column.type)
     try:
         return decode_leaves(column, field, name)
@@ -266,7 +270,7 @@ def _assemble_vector(table: pa.Table, name: str, source: LeafSource, context: Ta
     for source_name in source.columns:
         column, field = table.column(source_name), table.schema.field(source_name)
         if _can_miss_values(name, context):
-            column = mark_missing(column)
+            column = nulls_to_nan(column)
             field = field.with_type(column.type)
         (array,) = decode_leaves(column, field, source_name).values()
         if array.dtype == object:
@@ -290,17 +294,17 @@ def _refuse_rounding(array: NDArray[Any], dtype: np.dtype, name: str) -> None:
 def _parse_numbers(
     texts: NDArray[np.object_], source_name: str, reason: str, advice: str, options: ReadOptions
 ) -> NDArray[Any]:
-    """Convert texts to float64, as tools write decimals and integers of 64 bits in JSON.
+    """Convert texts to float64; some tools write decimals and integers of 64 bits as text in JSON.
 
     Raises:
         CellError: a text is not a number, or float64 would round it.
     """
-    numbers, is_wrong = to_numbers(texts)
+    numbers, is_wrong = parse_numbers(texts)
     row = first_true(is_wrong)
     if row is None:
         return numbers
     text = str(texts[row])[:_MAX_SHOWN_CHARACTERS]
-    advice = describe_separators(text, options) or f"; {advice}"
+    advice = separator_advice(text, options) or f"; {advice}"
     expected = "a number that float64 does not round" if text.strip(" +-").isdigit() else "a number"
     raise CellError(row, f"{source_name!r} is {text!r}: expected {expected}{reason}{advice}")
 
@@ -431,7 +435,7 @@ def _fill_next_observations(table: pa.Table, plan: TablePlan) -> tuple[pa.Table,
     ]
     if not column_pairs or not all(table.column(next_name).null_count for next_name, _ in column_pairs):
         return table, np.zeros(len(table), dtype=np.bool_)
-    missing = np.logical_and.reduce(
+    is_missing = np.logical_and.reduce(
         [table.column(next_name).is_null().to_numpy() for next_name, _ in column_pairs]
     )
     for next_name, current_name in column_pairs:
@@ -440,11 +444,11 @@ def _fill_next_observations(table: pa.Table, plan: TablePlan) -> tuple[pa.Table,
             column, current = _cast_to_common_type(column, current, next_name, current_name)
         # take() chooses from the next observations followed by the current ones
         candidates = pa.chunked_array([*column.chunks, *current.chunks], column.type)
-        rows = np.arange(len(table)) + np.where(missing, len(table), 0)
+        rows = np.arange(len(table)) + np.where(is_missing, len(table), 0)
         position = table.column_names.index(next_name)
         field = table.schema.field(next_name).with_type(column.type)
         table = table.set_column(position, field, candidates.take(pa.array(rows)))
-    return table, missing
+    return table, is_missing
 
 
 def _cast_to_common_type(

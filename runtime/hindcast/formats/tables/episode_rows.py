@@ -47,37 +47,16 @@ class StepTable(NamedTuple):
 def flatten_episodes(table: pa.Table, plan: TablePlan) -> StepTable | None:
     """Flatten a table of whole episodes into timesteps; None if its rows are timesteps.
 
-    Rows are episodes if the actions and all columns with a single value per timestep are lists; flags may also be one
-    value for the end of the episode, unless all lists have one item. Without ids, lists of one item are steps. In
-    another column without lists, a value applies to all timesteps of its row. There may be one observation more than
-    there are steps.
+    In a column without lists, a value applies to all timesteps of its row. There may be one observation more than there
+    are steps.
 
     Raises:
         CellError: a list is null, or differs in length from the other lists of its row.
     """
-    single_value_columns = [name for name in _SINGLE_VALUE_COLUMNS if name in plan.sources]
-    list_columns = [
-        name for name in single_value_columns if _is_list(table.column(plan.sources[name].columns[0]).type)
-    ]
-    actions = plan.sources.get(Columns.ACTIONS, LeafSource(()))
-    if not list_columns or not all(_is_list(table.column(name).type) for name in actions.columns):
+    episode_lists = _find_episode_lists(table, plan)
+    if episode_lists is None:
         return None
-    has_end_flags = list_columns != single_value_columns
-    if not set(single_value_columns) - set(list_columns) <= set(_FLAGS):
-        return None
-    reference_name = plan.sources[list_columns[0]].columns[0]
-    reference = table.column(reference_name)
-    refuse_null(reference, reference_name, ": expected a list")
-    lengths = pc.list_value_length(reference).to_numpy().astype(np.int64)
-    if (lengths == 1).all() and (has_end_flags or _are_steps_of_one_environment(list_columns, plan)):
-        return None
-    if _are_steps_of_environments(table, plan, lengths):
-        raise CellError(
-            0,
-            f"its lists are not an episode, but one step of {lengths[0]} environments, since the next row continues "
-            "each of their items: write a row for each step of an environment, such as by `DataFrame.explode`, and "
-            "the number of its environment into an id of the episode",
-        )
+    lengths, reference_name, has_end_flags = episode_lists
     obs_columns = [
         name for leaf, source in plan.sources.items() if root(leaf) == Columns.OBS for name in source.columns
     ]
@@ -112,6 +91,56 @@ def flatten_episodes(table: pa.Table, plan: TablePlan) -> StepTable | None:
         step == lengths[row] if has_final_obs else None,
         has_end_flags,
     )
+
+
+class _EpisodeLists(NamedTuple):
+    """The lists of a table of whole episodes.
+
+    Attributes:
+        lengths: `[E]` number of steps of each episode.
+        reference_name: name of the column that determines the lengths, for messages.
+        has_end_flags: see `StepTable`.
+    """
+
+    lengths: I64
+    reference_name: str
+    has_end_flags: bool
+
+
+def _find_episode_lists(table: pa.Table, plan: TablePlan) -> _EpisodeLists | None:
+    """Find the lists of a table of whole episodes; None if its rows are timesteps.
+
+    Rows are episodes if the actions, and all columns with a single value per timestep, are lists. Flags may instead be
+    one value for the end of the episode. If all lists have one item, rows are timesteps where a flag is one value, and
+    also where flags are lists and there are neither ids nor timesteps.
+
+    Raises:
+        CellError: a list is null, or a row is one step of several environments.
+    """
+    single_value_columns = [name for name in _SINGLE_VALUE_COLUMNS if name in plan.sources]
+    list_columns = [
+        name for name in single_value_columns if _is_list(table.column(plan.sources[name].columns[0]).type)
+    ]
+    actions = plan.sources.get(Columns.ACTIONS, LeafSource(()))
+    if not list_columns or not all(_is_list(table.column(name).type) for name in actions.columns):
+        return None
+    has_end_flags = list_columns != single_value_columns
+    if not set(single_value_columns) - set(list_columns) <= set(_FLAGS):
+        return None
+    reference_name = plan.sources[list_columns[0]].columns[0]
+    reference = table.column(reference_name)
+    refuse_null(reference, reference_name, ": expected a list")
+    lengths = pc.list_value_length(reference).to_numpy().astype(np.int64)
+    if (lengths == 1).all() and (has_end_flags or _are_steps_of_one_environment(list_columns, plan)):
+        return None
+    if _are_steps_of_environments(table, plan, lengths):
+        raise CellError(
+            0,
+            f"its lists hold one step of {lengths[0]} environments, not an episode, because the next row continues "
+            "each of their items: write one row for each environment and step, such as by `DataFrame.explode`, with an "
+            "episode id that contains the environment's number",
+        )
+    return _EpisodeLists(lengths, reference_name, has_end_flags)
 
 
 def _are_steps_of_one_environment(list_columns: Collection[str], plan: TablePlan) -> bool:

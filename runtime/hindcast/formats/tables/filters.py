@@ -99,7 +99,7 @@ def _to_scalar(value: Any, column_type: pa.DataType) -> pc.Expression:
     with suppress(pa.ArrowException, OverflowError):  # the value is beyond the column's type
         if whole == value:
             return pc.scalar(pa.scalar(whole, column_type))
-    # integers compare with any fraction as with the half
+    # All fractions between two integers compare with integers as the half between the two does.
     return pc.scalar(pa.scalar(Decimal(whole) + (Decimal("0.5") if whole != value else 0)))
 
 

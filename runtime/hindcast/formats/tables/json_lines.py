@@ -44,11 +44,11 @@ _NON_FINITE_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity"
 Types = Mapping[str, pa.DataType]
 
 
-class _CollectorPause:
-    """A context in which Python collects no cycles; several threads may be in it.
+class _GarbageCollectorPause:
+    """A context in which Python's garbage collector is off; several threads may be in it.
 
-    Parsed rows have no cycles, but the collector would search them again and again, for half of the time that reading
-    takes.
+    Parsed rows have no reference cycles, but the collector would search them again and again, for half of the time that
+    reading takes.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class _CollectorPause:
                 gc.enable()
 
 
-collector_pause: Final = _CollectorPause()
+garbage_collector_pause: Final = _GarbageCollectorPause()
 
 
 def parse_lines(data: bytes) -> list[dict[str, Any]]:

@@ -18,12 +18,12 @@ from hindcast.formats.tables.json_lines import (
     JSON_SUFFIXES,
     build_table,
     choose_parser,
-    collector_pause,
+    garbage_collector_pause,
     parse_lines,
     require_object,
 )
 from hindcast.formats.tables.read_options import check_options, declared_column_types
-from hindcast.formats.tables.recorded_spec import column_types
+from hindcast.formats.tables.recorded_spec import recorded_column_types
 from hindcast.formats.tables.text_files import BOM, Span, is_gzip, open_text, read_head
 from hindcast.formats.tables.text_tables import TextExtent, TextTables, info_column_names
 from hindcast.storage.location import Location
@@ -51,7 +51,7 @@ class Json(TextTables):
     def inspect(self, location: Location, spec: DataSpec, options: ReadOptions) -> TextExtent:  # noqa: ARG002
         """See `TextTables.inspect`."""
         check_options(self.name, options.options, self.read_option_names)
-        return TextExtent(None, 0, None, column_types(spec), spec.leaves)
+        return TextExtent(None, 0, None, recorded_column_types(spec), spec.leaves)
 
     def is_unsplittable(self, location: Location) -> bool:
         """See `TextTables.is_unsplittable`."""
@@ -86,7 +86,7 @@ class Json(TextTables):
 
     def parse(self, data: Any, extent: TextExtent, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
-        with collector_pause:
+        with garbage_collector_pause:
             return self._parse(data, extent, options)
 
     @staticmethod

@@ -118,10 +118,12 @@ class TablePlan:
         """Notes on the interpretation of ambiguous columns."""
         notes = []
         if self.done_column is not None:
-            unless = "" if self.end_infos is None else f", unless its {self.end_infos!r} reports a time limit"
+            exception = (
+                "" if self.end_infos is None else f", unless its {self.end_infos!r} reports a time limit"
+            )
             notes.append(
                 f"{self.done_column!r} does not say why an episode ends: its ends are read as "
-                f"terminated{unless}"
+                f"terminated{exception}"
             )
         if self.last_column is not None:
             notes.append(
@@ -178,25 +180,27 @@ def plan_columns(
             else:
                 sources[stem] = source
     done_column, end_infos = _find_done_column(sources, options)
-    last_column = _find_last_column(sources)
+    last_column = _extract_last_column(sources)
     _check_compressed_columns({*map(root, sources), *names}, options.compress_columns or ())
     sources = _select_sources(sources, options.columns)
     _check_required({*sources, *empty_leaves}, options.columns, names)
     ignored_names = NON_OUTPUT_COLUMNS - set(DONE_NAMES) - ALIASES.keys()
+    # A column that is the leaf by its own name, such as `obs`, says nothing about its elements.
+    element_names = {
+        leaf: source.columns
+        for leaf, source in sources.items()
+        if root(leaf) in (Columns.OBS, Columns.ACTIONS)
+        and root(leaf) in map(root, options.schema)
+        and source.columns[0] not in (root(leaf), *ALIASES[root(leaf)])
+    }
     return TablePlan(
-        sources,
-        done_column,
-        end_infos,
-        tuple(name for name in skipped_names if name not in ignored_names),
-        last_column,
-        {
-            leaf: source.columns
-            for leaf, source in sources.items()
-            if root(leaf) in (Columns.OBS, Columns.ACTIONS)
-            and root(leaf) in map(root, options.schema)
-            and source.columns[0] not in (root(leaf), *ALIASES[root(leaf)])
-        },
-        table.fields,
+        sources=sources,
+        done_column=done_column,
+        end_infos=end_infos,
+        skipped_columns=tuple(name for name in skipped_names if name not in ignored_names),
+        last_column=last_column,
+        names=element_names,
+        fields=table.fields,
     )
 
 
@@ -286,8 +290,11 @@ class _Table:
             return {target + stem.removeprefix(name): source for stem, source in leaves.items()}
         return self._find_numbered(name, target) if root(target) in _VECTOR_COLUMNS else {}
 
-    def find_field(self, name: str) -> bool:
-        """Return whether a name may be the path of a field; only the column's type shows the fields that it has."""
+    def try_add_field(self, name: str) -> bool:
+        """Add a name to `fields` if it may be the path of a field; return whether it may.
+
+        Only the column's type, which is not known here, shows which fields it has.
+        """
         path = find_field_path(name, self.names) if self._may_have_structs else None
         if path is not None:
             self.fields[name] = path
@@ -369,7 +376,7 @@ def _find_sources(
 def _find_mapped_sources(target: str, source: str | Sequence[str], table: _Table) -> dict[str, LeafSource]:
     if not isinstance(source, str):
         missing = next(
-            (name for name in source if name not in table.names and not table.find_field(name)), None
+            (name for name in source if name not in table.names and not table.try_add_field(name)), None
         )
         if missing is not None:
             raise _missing_column_error(missing, target, table)
@@ -387,7 +394,7 @@ def _find_mapped_sources(target: str, source: str | Sequence[str], table: _Table
             )
         return {target: LeafSource(tuple(matches), (len(matches),))}
     sources = table.find(source, target)
-    if not sources and table.find_field(source):
+    if not sources and table.try_add_field(source):
         return {target: LeafSource((source,))}
     if not sources:
         raise _missing_column_error(source, target, table)
@@ -410,7 +417,7 @@ def _find_done_column(sources: dict[str, LeafSource], options: ReadOptions) -> t
     return done_source.columns[0], None if info_source is None else info_source.columns[0]
 
 
-def _find_last_column(sources: dict[str, LeafSource]) -> str | None:
+def _extract_last_column(sources: dict[str, LeafSource]) -> str | None:
     """Return `last_column` of the plan; its flags, and the discount that goes with them, are removed from `sources`."""
     if sources.keys() & {Columns.TERMINATEDS, Columns.TRUNCATEDS} or not sources.keys() >= _RLDS_FLAGS:
         return None

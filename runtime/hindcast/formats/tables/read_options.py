@@ -50,12 +50,12 @@ def check_options(
     return checked_options
 
 
-def describe_separators(text: str, options: ReadOptions) -> str:
+def separator_advice(text: str, options: ReadOptions) -> str:
     """Return advice if a text is a number with a decimal comma or separators of thousands; otherwise "".
 
     Args:
         text: the text.
-        options: options of the user; those that are set are not advised.
+        options: options of the user; an option that is already set is not advised.
     """
     if _SEPARATED_NUMBER.fullmatch(text) is None:
         return ""

@@ -65,7 +65,7 @@ def replace_element_type(arrow_type: pa.DataType, number_type: pa.DataType) -> p
     return number_type
 
 
-def column_types(spec: DataSpec) -> dict[str, pa.DataType]:
+def recorded_column_types(spec: DataSpec) -> dict[str, pa.DataType]:
     """Return column -> Arrow type for the columns of a JSON file that Hindcast wrote, except infos."""
     leaves = {name: _column_type(leaf) for name, leaf in spec.leaves.items() if leaf.kind != "json"}
     leaves |= {next_leaf(name): leaves[name] for name in leaves_of(Columns.OBS, leaves)}

@@ -28,7 +28,9 @@ _UUID_BYTES: Final = 16
 _DIGITS: Final = r"^\s*[+-]?\d+\s*$"
 _INT64: Final = np.iinfo(np.int64)
 _LATEST_TIME: Final = 4_300_000_000_000_000_000
-"""The largest number that is a time, in nanoseconds since 1970 the year 2106; see `_to_order`."""
+"""The largest number that is read as a time: as nanoseconds since 1970, a moment in 2106. `_to_order` would overflow
+for larger ones.
+"""
 TRUE_TEXTS: Final = ("true", "1", "1.0", "t", "yes")
 FALSE_TEXTS: Final = ("false", "0", "0.0", "f", "no")
 _NESTED_ADVICE: Final = "if a row is a whole episode, actions, rewards, flags and timesteps must all be lists"
@@ -242,7 +244,8 @@ def _to_times(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
 
 
 def _to_order(times: NDArray[Any]) -> I64:
-    """Return integers in the order of times, the same for a number as an integer and as a float."""
+    """Return integers in the order of times; a number has the same integer whether it is stored as integer or float."""
+    # As integers, the bits of floats are in the order of the floats, if the lower bits of negative ones are flipped.
     floats = times.astype(np.float64) + 0.0  # -0.0 becomes 0.0
     bits = floats.view(np.int64)
     order = bits ^ ((bits >> 63) & np.iinfo(np.int64).max)

@@ -62,7 +62,7 @@ def _parse_cells(column: pa.ChunkedArray, source: str) -> pa.ChunkedArray:
 
 
 def _find_field_type(arrow_type: pa.DataType, name: str, source: str, path: Sequence[str]) -> pa.DataType:
-    """Return the type of a field, in lists as those of its structs."""
+    """Return the type of a field; if the structs are in lists, lists of the field's type."""
     if not path:
         return arrow_type
     if pa.types.is_struct(arrow_type):

@@ -116,13 +116,13 @@ def _slice_cells(
     text: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> pa.LargeBinaryArray:
     """Slice a text into cells, which are in order; between all pairs of adjacent cells lie equally many bytes."""
-    keep = np.ones(len(text), dtype=np.bool_)
-    keep[: starts[0]] = False
-    keep[ends[-1] :] = False
+    is_kept = np.ones(len(text), dtype=np.bool_)
+    is_kept[: starts[0]] = False
+    is_kept[ends[-1] :] = False
     for offset in range(int((starts[1:] - ends[:-1]).max(initial=0))):
-        keep[ends[:-1] + offset] = False
+        is_kept[ends[:-1] + offset] = False
     offsets = np.append(0, np.cumsum(ends - starts))
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text[keep])]
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text[is_kept])]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(starts), buffers)
 
 

@@ -51,7 +51,7 @@ class SampleBatchEncoder(TextEncoder):
         self._step_layout = StepLayout(spec, SAMPLE_BATCH_LAYOUT)
         for name in packed_columns:
             _check_packable(name, self._step_layout.leaves)
-        self._packed = packed_columns
+        self._packed_columns = packed_columns
         obs_struct, action_struct = space_struct(spec.observation_space), space_struct(spec.action_space)
         self._structs = {
             Columns.OBS: obs_struct,
@@ -76,7 +76,7 @@ class SampleBatchEncoder(TextEncoder):
         leaf = self._step_layout.leaves[name]
         if leaf.dtype is None:
             return array
-        if root(name) in self._packed:
+        if root(name) in self._packed_columns:
             return np.ascontiguousarray(array, dtype=leaf.dtype)
         return to_real_numbers(array, leaf)
 
@@ -85,13 +85,16 @@ class SampleBatchEncoder(TextEncoder):
         start, length = int(block.start[episode]), int(block.length[episode])
         episode_columns = {name: column[start : start + length] for name, column in columns.items()}
         plain_values = {
-            name: values for name, values in episode_columns.items() if root(name) not in self._packed
+            name: values for name, values in episode_columns.items() if root(name) not in self._packed_columns
         }
         packed_values = {
-            name: nested.unflatten(episode_columns, name, self._structs.get(name)) for name in self._packed
+            name: nested.unflatten(episode_columns, name, self._structs.get(name))
+            for name in self._packed_columns
         }
         ids = [block.eps_id[episode]] * length
-        return batch_to_line({Columns.EPS_ID: ids, **nest(plain_values), **packed_values}, self._packed)
+        return batch_to_line(
+            {Columns.EPS_ID: ids, **nest(plain_values), **packed_values}, self._packed_columns
+        )
 
 
 def batch_to_line(columns: Mapping[str, Any], packed_columns: Collection[str] = ()) -> bytes:

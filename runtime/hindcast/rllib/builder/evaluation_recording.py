@@ -91,10 +91,10 @@ class EvaluationRecording(GrowingDataset):
         # The policy is saved first: runners in other processes load it.
         if self._workers is None:
             self._recorded_task = self._make_task(self._load_actor(self._module))
-            num_runners, note = LOCAL.replicas(self._spec.runners.replicas, "evaluation runners")
+            num_runners, note = LOCAL.num_replicas(self._spec.runners.replicas, "evaluation runners")
             if note:
                 self._reporter.note(self._name, note)
-            self._workers = LOCAL.recorders(num_runners, self._recorded_task)
+            self._workers = LOCAL.start_recorders(num_runners, self._recorded_task)
         return self._workers
 
     def _describe_conflict(self, policy: Policy) -> str | None:

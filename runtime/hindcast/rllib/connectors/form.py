@@ -25,7 +25,7 @@ from hindcast.pipeline.connectors import (
     AddColumns,
     BatchConnector,
     BlockConnector,
-    ConnectorContext,
+    ConstructionContext,
     Context,
     TargetOptions,
 )
@@ -80,7 +80,7 @@ class EpisodeConnectorForm:
             raise _make_unneeded_error(connector)
         return [connector]
 
-    def adapt(self, connectors: Sequence[Any], context: ConnectorContext) -> BlockConnector:
+    def adapt(self, connectors: Sequence[Any], context: ConstructionContext) -> BlockConnector:
         if type(connectors[-1]) is AddInfosFromEpisodesToTrainBatch:  # no connector reads the infos
             raise _make_unneeded_error(connectors[-1])
         return EpisodeConnector(connectors, context)
@@ -105,7 +105,7 @@ class EpisodeConnector(BlockConnector):
             `new_obs`.
     """
 
-    def __init__(self, connectors: Sequence[Any], context: ConnectorContext) -> None:
+    def __init__(self, connectors: Sequence[Any], context: ConstructionContext) -> None:
         self.connectors = connectors
         self._spaces = (context.observation_space, context.action_space)
         self._pipeline = LearnerConnectorPipeline(*self._spaces, connectors=connectors)
@@ -174,7 +174,7 @@ def make_learner_pipeline(
         SpecError: a name is unknown, or a connector is not in RLlib's form.
         UserCodeError: importing or constructing a connector raised.
     """
-    context = ConnectorContext(observation_space, action_space)
+    context = ConstructionContext(observation_space, action_space)
     connectors = [
         connector for entry in entries for connector in _flatten(construct_connector(entry, context))
     ]

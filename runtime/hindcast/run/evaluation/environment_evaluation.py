@@ -104,10 +104,10 @@ class Evaluations:
             function, resource.spec.environment, self._spec.explore
         )
         if self._spec.num_runners:
-            num_runners, note = placement.replicas(self._spec.num_runners, "evaluation runners")
+            num_runners, note = placement.num_replicas(self._spec.num_runners, "evaluation runners")
             if note:
                 reporter.note(title(resource), note)
-            workers = placement.evaluation_workers(num_runners, self._evaluator)
+            workers = placement.start_evaluation_workers(num_runners, self._evaluator)
             self._workers = EvaluationWorkers(self._evaluator, workers)
             # These processes compute while the learner trains, so its torch gets fewer threads.
             self.num_processes = num_runners if self.runs_in_parallel and placement.is_one_machine else 0

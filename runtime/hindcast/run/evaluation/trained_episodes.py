@@ -1,4 +1,4 @@
-"""The record of the episodes that a run is trained on, which keeps evaluations away from them."""
+"""The record of the episodes that a run is trained on, by which evaluations leave these episodes out."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ TRAINED_EPISODES_FILE: Final = "trained-episodes.npy"
 _FIELDS: Final = np.dtype(
     [("id", "<u8"), ("length", "<i8"), ("return", "<f8"), ("start", "<f8"), ("missing", "<i8")]
 )
-"""An episode: digest of its id, number of timesteps, sum of its rewards, sum of the numbers in its first observation,
-and number of missing values there; 0 without rewards or such observations.
+"""The key of an episode: digest of its id, number of timesteps, sum of its rewards, sum of the numbers in its first
+observation, and number of missing values there; 0 without rewards or such observations.
 
-In tables that count patients from 0 and reward a cure, a tenth of the episodes have the ids, lengths and returns of
-other episodes.
+The observation is part of the key because ids alone are not unique: in tables that number patients from 0 and reward a
+cure, a tenth of the episodes have the same id, length and return as another episode.
 """
 _MAX_OBSERVATION_SIZE: Final = 1_000
-"""Numbers in a leaf of an observation up to which it is read: images take long to decode, and rarely have equal ids."""
+"""Maximum size of a leaf of observations that is read: images take long to decode, and their episodes rarely have the
+ids of others."""
 
 
 class EpisodeKeys(NamedTuple):
-    """The episodes of a dataset, as far as they are told apart by.
+    """The keys by which the episodes of a dataset are recognised in other data.
 
     Attributes:
         rows: `[N]` of `_FIELDS`.
@@ -178,7 +179,8 @@ def _contains(trained_rows: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.bool
             np.isclose(candidates[name], row[name], rtol=1e-5, atol=1e-6, equal_nan=True)
             for name in ("return", "start")
         )
-        # The training may have read the missing values as numbers.
+        # If only one of the two has missing values, these were replaced when the other one was read, and the sums are
+        # not comparable: the other fields decide.
         has_start |= (candidates["missing"] == 0) != (row["missing"] == 0)
         mask[index] = (has_length & has_return & has_start).any()
     return mask

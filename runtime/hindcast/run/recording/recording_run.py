@@ -202,7 +202,7 @@ class RecordingRun:
         num_left = progress.extent.num_ranges_left(progress.commits)  # None for a duration in timesteps
         if num_left == 0:
             return
-        num_runners, note = self._placement.replicas(self._spec.runners.replicas, "runners")
+        num_runners, note = self._placement.num_replicas(self._spec.runners.replicas, "runners")
         if note:
             self._reporter.note(self._name, note)
 
@@ -211,7 +211,7 @@ class RecordingRun:
             progress.add_episode(episode)
 
         num_runners = min(num_runners, num_left) if num_left is not None else num_runners
-        workers = self._placement.recorders(num_runners, task, self._spec.runners.cpus, on_episode)
+        workers = self._placement.start_recorders(num_runners, task, self._spec.runners.cpus, on_episode)
         with closing(workers):
             # Other processes load the policy from its files.
             source = actor if isinstance(workers, LocalWorkers) else policy

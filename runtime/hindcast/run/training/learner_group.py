@@ -26,9 +26,9 @@ from hindcast.run.training.offline_trainer import make_offline_trainer
 
 _POLL_SECONDS: Final = 0.05
 _CAUSE_SECONDS: Final = 10.0
-"""Maximum time from the loss of a connection to the notice of why it was lost."""
+"""Maximum time from the loss of a connection until its cause is known."""
 _GRACE_SECONDS: Final = 1.0
-"""Time in which a learner that failed ends by itself, perhaps after those that lost it."""
+"""Time for the other learners to end by themselves once one has ended: it may have lost the one that failed."""
 _CONNECT_TIMEOUT: Final = timedelta(minutes=30)
 
 
@@ -70,7 +70,7 @@ def start_learners(
         raise SpecError("another training of this process has several learners: stop it first.")
     # Port 0 lets the kernel choose a free one.
     store = TCPStore(placement.address, 0, size, is_master=True, wait_for_workers=False)
-    workers = placement.learners(size - 1, spec, LearnerTask(resource, sources, placement))
+    workers = placement.start_learners(size - 1, spec, LearnerTask(resource, sources, placement))
     try:
         futures = [
             workers.submit(_follow, rank, size, placement.address, store.port) for rank in range(1, size)
@@ -100,7 +100,8 @@ def start_learners(
             yield group
         finally:
             is_over.set()
-        # In a thread: after an interrupted iteration the others wait for another operation than this one.
+        # In a thread with a time limit: after an interrupted iteration the others may be in another collective
+        # operation, and the broadcast would never return.
         end_thread = threading.Thread(target=_end, args=(group, futures), name="hindcast-end", daemon=True)
         end_thread.start()
         end_thread.join(_CAUSE_SECONDS)
@@ -118,7 +119,7 @@ def _end(group: Ranks, futures: Sequence[Future[Any]]) -> None:
 
 
 def refuse_repeated_kills(placement: Placement) -> None:
-    """Refuse to start a learner where the kernel has killed an earlier one of this attempt for its memory.
+    """Refuse to start a learner in a pod whose memory ran out under an earlier learner of this attempt.
 
     Raises:
         OutOfMemory: a learner was killed here.
@@ -137,7 +138,7 @@ def _follow(task: LearnerTask, rank: int, size: int, host: str, port: int) -> Us
     def follow() -> None:
         refuse_repeated_kills(task.placement)
         store = TCPStore(host, port, size, is_master=False)
-        # Before the others wait for this one: it raises if the GPU is missing.
+        # Before this learner reports itself connected, because it raises if the GPU is missing.
         device = choose_learner_device(task.resource.spec.learners, task.placement.is_one_machine, rank)[0]
         store.add("connected", 1)
         try:

@@ -7,16 +7,19 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-import torch
-
 from hindcast.api import OfflineTraining, spec_hash
+from hindcast.api.evaluation import OfflineEvaluationSpec
 from hindcast.api.options import options_field
 from hindcast.api.training import OfflineTrainingSpec, StopSpec
+from hindcast.datasets.dataset import Dataset
 from hindcast.errors import Problem, SpecError, parse_path
 from hindcast.formatting import integer, plural, significant, size
 from hindcast.learn.algorithm import Algorithm, needs_for, window_targets
 from hindcast.learn.compiling import compile_losses
 from hindcast.learn.group import Group
+from hindcast.learn.learner import Learner
+from hindcast.models.policy import Policy
+from hindcast.pipeline.live_feed import LiveSource
 from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import OfflineData, Source, offline_data_class
 from hindcast.pipeline.prelearner import prelearner_path
@@ -69,16 +72,10 @@ def make_offline_trainer(
     device, clamp_note = choose_learner_device(
         spec.learners, placement.is_one_machine, group.shard.rank if group.shard.size > 1 else None
     )
-    # Before episodes are split off, which may be the only ones with an action.
-    # Only the first learner's notes are shown.
+    # From all episodes, because only the held-out ones may contain some action. Units are checked by the first learner
+    # alone, whose notes are shown.
     all_spaces, space_notes = determine_spaces(resource, sources, check_units=group.is_leader)
-    offline, held_out_data = spec.offline, None
-    # Set-aside episodes are removed first, so that `heldOut` is a fraction of the remaining ones.
-    if offline is not None and offline.set_aside is not None:
-        sources, _ = split_episodes(sources, offline, "setAside")
-    if offline is not None and offline.held_out is not None:
-        sources, holdouts = split_episodes(sources, offline, "heldOut")
-        held_out_data = merge_datasets(holdouts, "Rename")
+    sources, held_out_data = _split_sources(sources, spec.offline)
     networks = networks or build_networks(
         make_algorithm(resource),
         all_spaces,
@@ -99,23 +96,10 @@ def make_offline_trainer(
     notes += networks.notes(policy)
     with calling(f"{spec.algorithm}.needs"):
         needs = needs_for(algorithm, policy.module)
-    live_sources = [
-        make_live_source(
-            source.sampler,
-            spec.environment,
-            policy,
-            learner,
-            needs,
-            seed=spec.seed,
-            weight=source.weight or 1.0,
-            callbacks=spec.callbacks,
-        )
-        for source in spec.input
-        if source.sampler is not None and spec.environment is not None
-    ]
+    live_sources = _make_live_sources(spec, policy, learner, needs)
     num_learners_here = group.count_on_this_machine()
     timesteps = algorithm.options.train_batch_size_per_learner * initial_num_learners
-    batch_notes = _shard_notes(spec, timesteps, needs, group.shard.size, initial_num_learners, device=device)
+    batch_notes = _shard_notes(spec, timesteps, needs, group.shard.size, initial_num_learners)
     data = offline_data_class(spec.pipeline)(
         sources,
         needs,
@@ -146,8 +130,10 @@ def make_offline_trainer(
     )
     notes += [Problem((), note, path=source.name) for source in sources for note in source.dataset.notes]
     held_out_evaluator = None
-    if offline is not None and group.is_leader:  # only the first learner evaluates
-        held_out_data = open_evaluation_data(offline, sources) if held_out_data is None else held_out_data
+    if spec.offline is not None and group.is_leader:  # only the first learner evaluates
+        held_out_data = (
+            open_evaluation_data(spec.offline, sources) if held_out_data is None else held_out_data
+        )
         held_out_evaluator = HeldOutEvaluator(
             resource,
             held_out_data,
@@ -155,7 +141,7 @@ def make_offline_trainer(
             needs=needs,
             learner=learner,
             policy=policy,
-            field="input" if offline.input else "heldOut",
+            field="input" if spec.offline.input else "heldOut",
         )
     initial_checkpoint = spec.initial_checkpoint
 
@@ -186,6 +172,40 @@ def make_offline_trainer(
     return trainer
 
 
+def _split_sources(
+    sources: Sequence[Source], offline: OfflineEvaluationSpec | None
+) -> tuple[Sequence[Source], Dataset | None]:
+    """Return the sources without set-aside and held-out episodes; and the held-out ones, None without `heldOut`."""
+    if offline is None:
+        return sources, None
+    # Set-aside episodes are removed first, so that `heldOut` is a fraction of the remaining ones.
+    if offline.set_aside is not None:
+        sources, _ = split_episodes(sources, offline, "setAside")
+    if offline.held_out is None:
+        return sources, None
+    sources, holdouts = split_episodes(sources, offline, "heldOut")
+    return sources, merge_datasets(holdouts, "Rename")
+
+
+def _make_live_sources(
+    spec: OfflineTrainingSpec, policy: Policy, learner: Learner, needs: Needs
+) -> list[LiveSource]:
+    return [
+        make_live_source(
+            source.sampler,
+            spec.environment,
+            policy,
+            learner,
+            needs,
+            seed=spec.seed,
+            weight=source.weight or 1.0,
+            callbacks=spec.callbacks,
+        )
+        for source in spec.input
+        if source.sampler is not None and spec.environment is not None
+    ]
+
+
 def _set_target_options(algorithm: Algorithm, needs: Needs, options: Mapping[str, float]) -> None:
     """Set the options that connectors request for the algorithm's targets.
 
@@ -209,8 +229,6 @@ def _shard_notes(
     needs: Needs,
     num_learners: int,
     initial_num_learners: int,
-    *,
-    device: torch.device,
 ) -> list[Problem]:
     """Return notes on how the learners divide the global batch, whose size was fixed when the revision started.
 
@@ -220,7 +238,6 @@ def _shard_notes(
         needs: what the algorithm needs of a batch.
         num_learners: current number of learners.
         initial_num_learners: number of learners when the revision started.
-        device: the learner's device.
 
     Raises:
         SpecError: there are more learners than items in a batch.
@@ -249,11 +266,6 @@ def _shard_notes(
         texts.append(
             f"a batch of {num_items:,} {unit} is divided among {num_learners} learners: shards differ in size and are "
             "weighted by size"
-        )
-    if num_learners > 1 and device.type == "cuda":
-        texts.append(
-            f"{num_learners} learners exchange gradients within an update, so updates are not recorded as CUDA graphs: "
-            "with small networks one learner may be faster"
         )
     return [Problem((), text) for text in texts]
 

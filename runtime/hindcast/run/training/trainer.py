@@ -26,7 +26,7 @@ from hindcast.learn.learner import Learner
 from hindcast.learn.model_defaults import complete_model
 from hindcast.memory import peak_memory_bytes
 from hindcast.models.dry_run import dry_run
-from hindcast.models.idle_options import find_ineffective_model_options
+from hindcast.models.ineffective_options import find_ineffective_model_options
 from hindcast.models.networks import ActionValues, Critics, StateValue
 from hindcast.models.policy import Policy
 from hindcast.models.preprocessing import Preprocessing
@@ -74,7 +74,7 @@ class Experience(Protocol):
             updates: number of updates so far; includes those of this iteration if it is resumed.
         """
 
-    def iterations(self, iteration: int, updates: int) -> int:
+    def complete_iterations(self, iteration: int, updates: int) -> int:
         """Return the number of complete iterations; `iteration` may count one that a lower stop criterion cut short."""
 
     def next(self) -> Batch:
@@ -150,7 +150,7 @@ class Trainer:
         experience = self.experience
         return (
             experience is not None
-            and experience.iterations(self.iteration, self.learner.updates) < self.iteration
+            and experience.complete_iterations(self.iteration, self.learner.updates) < self.iteration
         )
 
     def begin(self) -> None:
@@ -228,17 +228,8 @@ class Trainer:
         experience_result = experience.end(metrics)
         timers = experience_result["timers"]
         timers["update_s"] = seconds - sum(timers.values())
-        stage_seconds = experience.stage_seconds
-        if stage_seconds:
-            reduce_seconds = learner.group.reduce_seconds - start_reduce
-            update_seconds = max(0.0, seconds - stage_seconds["wait"] - reduce_seconds)
-            stages = stage_seconds | {"update": update_seconds, "allReduce": reduce_seconds}
-            shares = {stage: amount / seconds for stage, amount in stages.items()}
-            timers["shares"] = learner.group.gather_values(shares)
-            timers["bottleneck"] = describe_bottleneck(timers["shares"])
-            timers["peak_memory_bytes"] = learner.group.gather_values(peak_memory_bytes())
-            if experience.timeline:
-                timers["timeline"] = learner.group.gather_values(experience.timeline)
+        if experience.stage_seconds:
+            timers |= self._stage_timers(experience, seconds, learner.group.reduce_seconds - start_reduce)
         timesteps = experience_result.get(
             "num_env_steps_sampled", (learner.updates - first_update) * experience.timesteps_per_batch
         )
@@ -253,6 +244,27 @@ class Trainer:
             "learners": {"default_policy": metrics},
             **experience_result,
         }
+
+    def _stage_timers(self, experience: Experience, seconds: float, reduce_seconds: float) -> dict[str, Any]:
+        """Return the learners' shares of an iteration by stage, and what they imply; all learners call it together.
+
+        Args:
+            experience: the experience, after the iteration.
+            seconds: duration of the iteration.
+            reduce_seconds: seconds of it in which this learner exchanged gradients.
+        """
+        group, stage_seconds = self.learner.group, experience.stage_seconds
+        update_seconds = max(0.0, seconds - stage_seconds["wait"] - reduce_seconds)
+        stages = stage_seconds | {"update": update_seconds, "allReduce": reduce_seconds}
+        shares = group.gather_values({stage: amount / seconds for stage, amount in stages.items()})
+        timers = {
+            "shares": shares,
+            "bottleneck": describe_bottleneck(shares),
+            "peak_memory_bytes": group.gather_values(peak_memory_bytes()),
+        }
+        if experience.timeline:
+            timers["timeline"] = group.gather_values(experience.timeline)
+        return timers
 
     def _in_recorded_units(self, metrics: dict[str, float]) -> dict[str, float]:
         """Return metrics with values in the unit of the recorded rewards, unless rewards are shifted or clipped."""
@@ -311,7 +323,7 @@ class Trainer:
         self.iteration = state.iteration
         # With a raised stop, an iteration that the lower one cut short is completed first.
         if self.experience is not None and self.learner.updates < self.max_updates:
-            self.iteration = self.experience.iterations(state.iteration, self.learner.updates)
+            self.iteration = self.experience.complete_iterations(state.iteration, self.learner.updates)
         self.seconds = float(state.counters["seconds"])
         self._versions = tensor_versions(self.learner.nets)
 

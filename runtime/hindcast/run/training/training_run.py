@@ -99,8 +99,7 @@ class TrainingRun:
         self._callbacks = TrainingCallbacks(resource.spec.callbacks)
         self._selection_metric = selection_metric(resource.spec)
         self._measurement_hash = measurement_hash(resource.spec)
-        # Number of updates after which the weights were taken whose parallel evaluation the last result contains; None
-        # if the last result contains no parallel evaluation.
+        # The last result may contain a parallel evaluation of earlier weights: the number of their updates, else None.
         self._collected_updates: int | None = None
         self._verdict: str | None = None
         self._latest_metrics: dict[str, float] = {}
@@ -209,8 +208,8 @@ class TrainingRun:
         )
         evaluated_updates = latest_checkpoint.training.counters.get("evaluating")
         if trainer.is_cut_short:
-            # Still true after `load`, so the stop criterion was not raised: the run only writes its end once more, and
-            # needs the evaluation that the result of the cut iteration contains.
+            # Still true after `load`, so the stop criterion was not raised: the run only repeats `_finish`, which needs
+            # the evaluation that the result of the cut iteration contains.
             self._collected_updates = evaluated_updates
         elif evaluated_updates is not None and evaluations.runs_in_parallel:
             evaluated_checkpoint = next(
@@ -268,7 +267,7 @@ class TrainingRun:
             self._callbacks.call("on_train_result", result=result)
             log.append(result)
             self._remember(result)
-            self._save_if_due(trainer, evaluations, result, checkpoint_interval)
+            self._launch_and_save_if_due(trainer, evaluations, result, checkpoint_interval)
             self._reporter.progress(self._make_progress(result))
             if offline_result is not None and (reason := endless_guard.count_evaluation(offline_result)):
                 trainer.save(self._store, evaluating=evaluations.pending_updates)
@@ -295,10 +294,13 @@ class TrainingRun:
             return env_result, None
         return env_result, self._evaluate_held_out(held_out, iteration)
 
-    def _save_if_due(self, trainer: Trainer, evaluations: Evaluations, result: Result, interval: int) -> None:
-        """Launch the parallel evaluation if it is due.
+    def _launch_and_save_if_due(
+        self, trainer: Trainer, evaluations: Evaluations, result: Result, interval: int
+    ) -> None:
+        """Launch the parallel evaluation and write a checkpoint, if they are due.
 
-        A checkpoint is written if one is due, if these weights are the best, or if they are being evaluated.
+        A checkpoint is due every `interval` iterations, if these weights are the best so far, and if their evaluation
+        was launched.
         """
         should_launch = (
             evaluations.runs_in_parallel

@@ -24,7 +24,7 @@ from hindcast.datasets.validate import (
 from hindcast.episodes.block import Block
 from hindcast.episodes.columns import Columns, root
 from hindcast.errors import DataError
-from hindcast.formats.lossless import fit_shape, is_same_up_to_ones, to_integers, to_numbers
+from hindcast.formats.lossless import fit_shape, is_same_up_to_ones, parse_numbers, to_integers
 from hindcast.formats.spec import Leaf
 
 
@@ -97,7 +97,7 @@ def _fit(block: Block, name: str, space: gym.Space, locate: Locator) -> np.ndarr
     """
     column = fit_shape(block.columns[name], space.shape or ())
     assert column is not None
-    values, is_invalid = to_numbers(column) if isinstance(space, spaces.Box) else to_integers(column)
+    values, is_invalid = parse_numbers(column) if isinstance(space, spaces.Box) else to_integers(column)
     if is_invalid.any():
         advice = f"; {TEXT_ADVICE}" if column.dtype == object else ""
         fault = Fault("outside-space", is_invalid, f"{describe_space(space)}{advice}")

@@ -1,4 +1,4 @@
-"""Judges before a training what recorded data allow: reinforcement learning, imitation only, or neither.
+"""Judge before a training what recorded data allow: reinforcement learning, imitation only, or neither.
 
 A policy can only be better than the recorded one where similar states were recorded with different actions, and where
 different actions were followed by different rewards. Both are measured among nearest neighbours of other episodes, so
@@ -33,11 +33,15 @@ _SAMPLE_STEPS: Final = 50_000
 _MAX_STEPS: Final = 12_000
 """Number of timesteps among which neighbours are searched."""
 _MAX_QUERIES: Final = 4_000
+_MAX_QUERIES_AT_ONCE: Final = 200
+"""Number of queries of which all distances are in memory at the same time."""
 _NUM_NEIGHBOURS: Final = 12
 _GROUP_SIZE: Final = 16
 """Number of steps in a group, see `_find_smallest`."""
 _MAX_FEATURES: Final = 64
+"""Number of elements of a leaf that are used at most, spread evenly."""
 _NUM_COMPONENTS: Final = 8
+"""Number of principal components of the observations in which neighbours are searched."""
 _MAX_DISCRETE: Final = 20
 """Number of different actions up to which integers count as categories."""
 _HORIZONS: Final = (1, 10, None)
@@ -45,12 +49,17 @@ _HORIZONS: Final = (1, 10, None)
 _MIN_EPISODES: Final = 20
 """Number of episodes below which no part can be held out to judge a policy."""
 _MIN_VARIATION: Final = 0.05
+"""Share of the actions' variance that the state does not explain, below which the recorded policy counts as
+deterministic.
+"""
 _MIN_SIGNIFICANCE: Final = 3.5
 """Standard errors of the effect of actions above which it is visible; of 480 recordings without effect, none had more,
 and 2 % more than 3.2.
 """
 _CHANGED_SHARE: Final = 0.1
+"""Share of the actions that the policy whose effective episodes are reported takes at random."""
 _MIN_EFFECTIVE_EPISODES: Final = 10.0
+"""Number of effective episodes below which such a policy cannot be judged without a model."""
 
 
 class _SampledSteps(NamedTuple):
@@ -59,7 +68,7 @@ class _SampledSteps(NamedTuple):
     Attributes:
         features: `[S, D]` numbers of the observations.
         actions: `[S, A]` categories as columns of 0 and 1, or numbers, each with standard deviation 1 unless constant.
-        outcomes: horizon -> `[S]` sums of rewards.
+        outcomes: for each of `_HORIZONS`, `[S]` sums of the rewards that follow.
         episode: `[S]` number of the episode.
         logp: `[S]` log-probabilities of Discrete actions; None for others.
         num_actions: number of different actions; 0 without log-probabilities.
@@ -125,7 +134,7 @@ def _judge_steps(steps: _SampledSteps, num_episodes: int) -> DataVerdict:
     if steps.logp is not None:
         is_deterministic = float(np.exp(steps.logp).mean()) > 1 - _MIN_VARIATION
     effect = _find_effect(steps, queries, neighbours, residuals)
-    effective = _effective_episodes(steps, num_episodes)
+    num_effective = _effective_episodes(steps, num_episodes)
     reasons = [
         f"{formatting.as_percentage(variation)} of the variance of the actions is not explained by the state",
         f"{episodes}",
@@ -137,7 +146,7 @@ def _judge_steps(steps: _SampledSteps, num_episodes: int) -> DataVerdict:
         reasons[-1] = (
             f"{episodes}, of which no part can be held out to judge a policy ({_MIN_EPISODES} needed)"
         )
-        reasons.reverse()
+        reasons.reverse()  # the decisive reason comes first
     elif is_deterministic:
         reasons.insert(
             0, "similar states were recorded with the same action, so no other action can be judged"
@@ -151,11 +160,11 @@ def _judge_steps(steps: _SampledSteps, num_episodes: int) -> DataVerdict:
     else:
         answer = "improve"
         reasons.insert(0, _describe_effect(effect))
-    if effective is not None:
-        needed = "" if effective >= _MIN_EFFECTIVE_EPISODES else ", too few to judge it without a model"
+    if num_effective is not None:
+        advice = "" if num_effective >= _MIN_EFFECTIVE_EPISODES else ", too few to judge it without a model"
         reasons.append(
             f"a policy that takes {formatting.as_percentage(_CHANGED_SHARE)} of its actions at random would have "
-            f"{formatting.significant(effective)} effective episodes{needed}"
+            f"{formatting.significant(num_effective)} effective episodes{advice}"
         )
     return DataVerdict(
         answer=answer,
@@ -164,7 +173,7 @@ def _judge_steps(steps: _SampledSteps, num_episodes: int) -> DataVerdict:
         variation=variation,
         effect=effect.share,
         significance=effect.significance,
-        effective_episodes=effective,
+        effective_episodes=num_effective,
     )
 
 
@@ -293,7 +302,7 @@ def _find_neighbours(steps: _SampledSteps) -> tuple[NDArray[np.int64], NDArray[n
         np.searchsorted(reference_episode, steps.episode[queries], side) for side in ("left", "right")
     )
     neighbours = []
-    for part in np.array_split(np.arange(len(queries)), -(-len(queries) // 200)):
+    for part in np.array_split(np.arange(len(queries)), -(-len(queries) // _MAX_QUERIES_AT_ONCE)):
         features = steps.features[queries[part]]
         # squared distance minus the square of the query, which is the same for the whole row
         distance = np.c_[features, np.ones(len(part))].astype(np.float32) @ points.T
@@ -307,7 +316,8 @@ def _find_neighbours(steps: _SampledSteps) -> tuple[NDArray[np.int64], NDArray[n
 def _find_smallest(distance: NDArray[np.float32], num_groups: int) -> NDArray[np.int64]:
     """Return the columns of the `_NUM_NEIGHBOURS` smallest distances of each row.
 
-    They lie in the as many groups of columns with the smallest minima: partitioning these takes a tenth of the time.
+    They lie in the `_NUM_NEIGHBOURS` groups of columns with the smallest minima, so that only these are partitioned,
+    which takes a tenth of the time.
     """
     count = _NUM_NEIGHBOURS
     minima = distance.reshape(len(distance), _GROUP_SIZE, num_groups).min(1)

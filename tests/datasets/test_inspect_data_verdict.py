@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hindcast.datasets.dataset import Dataset
-from hindcast.datasets.inspection.prospects import judge_data
+from hindcast.datasets.inspection.data_verdict import judge_data
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
 from hindcast.episodes.block import Block

@@ -14,7 +14,7 @@ from hindcast.models.return_policy import ReturnPolicy
 from hindcast.models.rl_module import RLModule, is_user_class
 
 _Case: TypeAlias = tuple[bool, str, tuple[str, ...]]
-"""(True if the options have no effect, the reason, YAML names of the options)."""
+"""(whether the options have no effect, the reason, YAML names of the options)."""
 _IMAGE_OPTIONS = (
     "convFilters",
     "convActivation",
@@ -60,7 +60,9 @@ def find_ineffective_model_options(
     ]
     if not is_user_class(type(policy.module)):
         cases += _network_cases(policy.module, full_model, has_critics)
-    reasons = {option: reason for is_idle, reason, options in cases if is_idle for option in options}
+    reasons = {
+        option: reason for is_ineffective, reason, options in cases if is_ineffective for option in options
+    }
     return {option: reason for option, reason in reasons.items() if option in changed_options}
 
 
