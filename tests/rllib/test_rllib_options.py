@@ -310,7 +310,12 @@ YAML_NAMES = {
     for step in field.split(".")
     if step != step.lower()
 } | {to_camel(name) for model in (PrepareSpec, Sampler) for name in model.model_fields if "_" in name}
-INVALID_VALUES = (-1, 1.5, "no such value", "\0", {"no_such_entry": 1}, {}, [[1]], object)
+YAML_WORDS = re.compile(r"\b(?:true|false|is empty|a mapping)\b")
+"""Values as YAML writes them."""
+INVALID_VALUES = (
+    *(-1, 1.5, float("nan"), True, "no such value", "\0"),
+    *({}, {"no_such_entry": 1}, {"no_such_entry": object()}, [], [None], [[1]], object, object()),
+)
 
 
 def messages_on(make_config: Callable[[], AlgorithmConfig], method: str, name: str) -> list[str]:
@@ -330,6 +335,7 @@ def assert_names_option(name: str, messages: Iterable[str]) -> None:
         assert name in message, message
         assert "spec." not in message, message
         assert YAML_NAMES.isdisjoint(re.findall(r"\w+", message)), message
+        assert not YAML_WORDS.search(re.sub(r"'[^']*'|<.*?>", "", message)), message
 
 
 @pytest.mark.parametrize("name", sorted(MAPPED_OPTIONS.keys() - {"learner_class"}))
