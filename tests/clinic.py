@@ -30,7 +30,6 @@ VITALS: Final = (
     "lactate",
     "pain",
 )
-DOSES: Final = (0.0, 1.0, 2.0, 3.0, 4.0)
 _MEAN: Final = np.array([80, 125, 80, 37.0, 96, 16, 75, 110, 1.0, 13, 1.5, 3.0])
 _PER_SEVERITY: Final = np.array([8, -6, -4, 0.35, -1.2, 1.5, 0, 14, 0.15, -0.3, 0.5, 0.9])
 _NOISE: Final = np.array([5, 7, 5, 0.2, 0.8, 1.2, 12, 12, 0.1, 0.9, 0.2, 0.8])
@@ -147,8 +146,3 @@ def estimate_severity(vitals: Mapping[str, float]) -> float:
 def cautious_doctor(vitals: Mapping[str, float], generator: np.random.Generator) -> float:
     """Choose the dose one below the best one, give or take one."""
     return float(np.clip(round(estimate_severity(vitals) - 1.0 + 0.8 * generator.normal()), 0, 4))
-
-
-def best_doctor(vitals: Mapping[str, float], generator: np.random.Generator) -> float:
-    """Choose the dose that the present vitals suggest."""
-    return float(np.clip(round(estimate_severity(vitals)), 0, 4))

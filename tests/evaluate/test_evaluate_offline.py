@@ -14,10 +14,10 @@ import pytest
 from recorded_mdp import ContinuousMdp, TabularMdp, make_linear_policy, write_dataset
 
 from episode_kit import read_block
+from hindcast.api.evaluation import DOUBLY_ROBUST_ESTIMATES, RATIO_ESTIMATES
 from hindcast.errors import DataError
 from hindcast.evaluate import offline
 from hindcast.evaluate.behaviour_clone import CloneOptions
-from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES, RATIO_ESTIMATES
 from hindcast.evaluate.fitted_q import CrossFitResult, FittedQOptions, cross_fit
 from hindcast.evaluate.offline import OfflineOptions, OfflineReport, evaluate_offline
 from hindcast.evaluate.target_policy import TargetPolicy

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from episode_kit import build_block, read_block
 from hindcast.algorithms import build
 from hindcast.api import EnvironmentSpec
+from hindcast.api.evaluation import DOUBLY_ROBUST_ESTIMATES, RATIO_ESTIMATES
 from hindcast.api.model import ModelSpec
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.opening import open_dataset
 from hindcast.datasets.writer import BlockWriter
-from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES, RATIO_ESTIMATES
 from hindcast.evaluate.fitted_q import FittedQOptions
 from hindcast.evaluate.offline import OfflineOptions, evaluate_offline
 from hindcast.formats.spec import DataSpec

@@ -11,9 +11,9 @@ import pytest
 from null_recordings import NULL_KINDS, Recording, make_better, with_rare_catastrophe
 from recorded_mdp import ContinuousMdp, TabularMdp
 
+from hindcast.api.evaluation import RATIO_ESTIMATES
 from hindcast.evaluate.behaviour_clone import CloneOptions
 from hindcast.evaluate.estimators import (
-    RATIO_ESTIMATES,
     Evidence,
     compute_estimates,
     effective_episodes,

@@ -25,7 +25,7 @@ from hindcast.pipeline.needs import Needs
 from hindcast.pipeline.offline_data import Source
 from hindcast.run.training.offline_trainer import make_offline_trainer
 from hindcast.storage.location import resolve
-from support import StopAfter, training
+from support import StopAfter
 
 
 def run_in_ranks(size, **jobs):
@@ -158,31 +158,6 @@ def make_trainer(group, resource, data, initial_num_learners=1):
 
 def to_arrays(nets):
     return {name: tensor.numpy() for name, tensor in nets.state_dict().items()}
-
-
-def train_and_resume(group, toy, folder, data):
-    """Return weights and losses of a training that is interrupted within a window and resumed."""
-    resource = training(
-        folder,
-        data,
-        algorithm=f"algorithm_toys:{toy}",
-        config={},
-        customConfig={"trainBatchSizePerLearner": 32},
-        pipeline={"windowSteps": 60, "datasetNumItersPerLearner": 9},
-    )
-    store = CheckpointStore(resolve(folder))
-    trainer = run_together(group, make_trainer, group, resource, data)
-    run_together(group, trainer.begin)
-    losses = [run_together(group, trainer.iterate)["learners"]["default_policy"]["total_loss"]]
-    if group is None or group.is_leader:
-        trainer.save(store)
-    trainer = run_together(group, make_trainer, group, resource, data)
-    if group:
-        dist.barrier()
-    run_together(group, lambda: trainer.load(store.latest()))
-    losses.append(run_together(group, trainer.iterate)["learners"]["default_policy"]["total_loss"])
-    trainer.close()
-    return to_arrays(trainer.learner.nets), losses
 
 
 def train_with_stops(group, resource, data, stops):

@@ -7,7 +7,6 @@ from learn_ranks import (
     draw_noise,
     exchange_messages,
     run_in_ranks,
-    train_and_resume,
     train_on_sequences,
     train_on_shards,
     train_recorded,
@@ -19,7 +18,6 @@ from fake_cuda_graph import TapeGraph
 pytestmark = pytest.mark.slow
 
 NUM_UPDATES, BATCH_SIZE = 25, 32
-TOYS = ["LambdaReturns", "NStepQ", "CausalMean", "PrioritisedQ"]
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +43,6 @@ def three_ranks():
     return run_in_ranks(
         3, shards=(train_on_shards, NUM_UPDATES, BATCH_SIZE), sequences=(train_on_sequences, NUM_UPDATES)
     )
-
-
-@pytest.fixture(scope="module")
-def toy_trainings(walks, tmp_path_factory):
-    """Results of training each toy algorithm in two learners."""
-    folder = tmp_path_factory.mktemp("toy_trainings")
-    return run_in_ranks(2, **{toy: (train_and_resume, toy, folder / toy, walks) for toy in TOYS})
 
 
 def assert_trained_as_one(ranks):
@@ -124,12 +115,3 @@ def test_all_learners_stop_at_the_same_update(two_ranks, job, stop_after):
 def test_followers_receive_what_the_leader_broadcasts(two_ranks):
     leader_messages, follower_messages = two_ranks["messages"]
     assert leader_messages == follower_messages == [["open"], ["load", "a/b"], ["end"]]
-
-
-@pytest.mark.parametrize("toy", TOYS)
-def test_two_learners_train_like_one_on_every_kind_of_batch(toy, toy_trainings, walks, tmp_path):
-    expected, losses = train_and_resume(None, toy, tmp_path, walks)
-    for weights, losses_of_rank in toy_trainings[toy]:
-        assert losses_of_rank == pytest.approx(losses, rel=1e-4)
-        for name, value in expected.items():
-            np.testing.assert_allclose(weights[name], value, rtol=1e-3, atol=1e-5, err_msg=name)

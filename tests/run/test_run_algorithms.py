@@ -160,7 +160,7 @@ DEFAULT_CASES = {
     if trainable_space(name, *ACTION_SPACES.values()) is space
 }
 CASES = {**OUTSIDE_CASES, **SPECIAL_CASES, **DEFAULT_CASES}
-QUICK_CASES = ["BC", "IQL", "CQL", "DQN with priorities", "DecisionTransformer", "IQL with memory"]
+QUICK_CASES = ["BC", "MARWIL", "IQL", "CQL", "DQN with priorities", "DecisionTransformer", "IQL with memory"]
 STREAMING_CASES = [name for name, case in CASES.items() if case.can_stream]
 
 
@@ -236,6 +236,18 @@ def test_training_lowers_loss(name: str, resident_fits: dict[str, Fit]) -> None:
         result["learners"]["default_policy"] for result in resident_fits[name].results
     )
     assert last_metrics["total_loss"] < first_metrics["total_loss"]
+
+
+def test_age_of_targets_is_reported(resident_fits: dict[str, Fit]) -> None:
+    ages = [result["targets_age"] for result in resident_fits["MARWIL"].results]
+    assert len(ages) == NUM_ITERATIONS
+    assert all(1 <= age <= 4 for age in ages)
+
+
+def test_timesteps_of_sequences_include_padding(resident_fits: dict[str, Fit]) -> None:
+    """A batch of 24 timesteps has four sequences of 5."""
+    result = resident_fits["IQL with memory"].results[-1]
+    assert result["num_env_steps_trained_lifetime"] == result["num_updates_lifetime"] * 4 * 5
 
 
 def test_lstm_recalls_cue(recall_data: Path, tmp_path: Path) -> None:

@@ -146,8 +146,8 @@ def test_required_option_may_be_set_by_default() -> None:
 
 
 def test_custom_algorithm_has_common_options() -> None:
-    options = {"gradClipBy": "Norm", "targetsEvery": 5}
-    (note,) = training_notes(algorithm="algorithm_toys:LambdaReturns", config={}, customConfig=options)
+    options = {"gradClipBy": "Norm", "nStep": 5}
+    (note,) = training_notes(algorithm="algorithm_toys:NStepQ", config={}, customConfig=options)
     assert note == "spec.customConfig.gradClipBy has no effect without spec.customConfig.gradClip"
 
 

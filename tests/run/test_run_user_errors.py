@@ -146,6 +146,26 @@ def test_missing_option_of_custom_algorithm_is_named(walks: Path, tmp_path: Path
         make_algorithm(resource)
 
 
+@pytest.mark.parametrize(
+    ("toy", "options", "message"),
+    [
+        (
+            "Sequences",
+            {"maxSeqLen": 17},
+            "16 timesteps, which make 0 sequences of 17: each learner needs at least one",
+        ),
+        ("Sequences", {"burnIn": 5}, r"Sequences\.needs raised ValueError at .*toys\.py:\d+: burn_in is 5"),
+        ("WithoutPriorities", {}, "the losses of the previous batch returned no priorities"),
+    ],
+)
+def test_items_that_a_custom_algorithm_cannot_have_are_reported(
+    toy: str, options: dict[str, Any], message: str, walks: Path, tmp_path: Path
+) -> None:
+    options = {"trainBatchSizePerLearner": 16, **options}
+    spec = {"algorithm": f"algorithm_toys:{toy}", "config": {}, "customConfig": options}
+    train_and_fail(tmp_path, walks, UserError, message, {}, stop={"iterations": 2}, **spec)
+
+
 def test_unknown_environment_suggests_id_and_corrected_training_succeeds(walks: Path, tmp_path: Path) -> None:
     message = "there is no Gymnasium environment 'CartPoel-v1'.*'CartPole-v1'"
     place = {"field": "spec.environment.id"}

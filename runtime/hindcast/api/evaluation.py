@@ -19,6 +19,10 @@ from hindcast.api.rules import (
 from hindcast.api.spelling import YamlWords
 
 EstimateName = Literal["is", "wis", "pdis", "pdwis", "dm", "dr", "wdr"]
+RATIO_ESTIMATES: Final = ("is", "wis", "pdis", "pdwis")
+DOUBLY_ROBUST_ESTIMATES: Final = ("dr", "wdr")
+MODEL_ESTIMATES: Final = ("dm", *DOUBLY_ROBUST_ESTIMATES)
+"""Estimates that use the values of a model."""
 EvaluationDuration = Annotated[
     Positive | Annotated[Literal["auto"], YamlWords("Auto")],
     WithJsonSchema({"x-kubernetes-int-or-string": True, "maxLength": 16, "minimum": 1, "pattern": "^Auto$"}),

@@ -6,12 +6,12 @@ from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel, to_snake
 
 from hindcast.api.base import Anything, FreeForm, Location, Model, NonNegative, Positive, ShortText
-from hindcast.api.formats import AUTO, FormatName, read_option_names
 from hindcast.api.lists import ListSet
 from hindcast.api.metadata import Reference
 from hindcast.api.quantity import Quantity
 from hindcast.api.rules import Rule, is_default, is_set, raise_problems
 from hindcast.api.sentences import nearest
+from hindcast.data_formats import AUTO, FormatName, read_option_names
 
 
 class Sampler(Model):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from hindcast.api.formats import AUTO, FormatName
 from hindcast.cli.screen import Screen
+from hindcast.data_formats import AUTO, FormatName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

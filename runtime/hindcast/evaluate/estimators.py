@@ -29,21 +29,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hindcast.api.evaluation import DOUBLY_ROBUST_ESTIMATES
 from hindcast.episodes.columns import Columns
 from hindcast.evaluate.intervals import F64
 from hindcast.pipeline.window import WindowData
 
 I64 = NDArray[np.int64]
-
-RATIO_ESTIMATES: Final = ("is", "wis", "pdis", "pdwis")
-DOUBLY_ROBUST_ESTIMATES: Final = ("dr", "wdr")
-MODEL_ESTIMATES: Final = ("dm", *DOUBLY_ROBUST_ESTIMATES)
-"""Estimates that use the values of a model."""
 
 
 class Values(NamedTuple):

@@ -13,15 +13,13 @@ import torch
 from torch import Tensor
 
 from hindcast import formatting
+from hindcast.api.evaluation import DOUBLY_ROBUST_ESTIMATES, MODEL_ESTIMATES, RATIO_ESTIMATES
 from hindcast.datasets.dataset import Dataset
 from hindcast.episodes.columns import Columns
 from hindcast.errors import DataError
 from hindcast.evaluate.action_comparison import ActionComparison, compare_actions
 from hindcast.evaluate.behaviour_clone import Calibration, Clone, CloneOptions
 from hindcast.evaluate.estimators import (
-    DOUBLY_ROBUST_ESTIMATES,
-    MODEL_ESTIMATES,
-    RATIO_ESTIMATES,
     Evidence,
     compute_estimates,
     continuation_values,

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hindcast import formatting
+from hindcast.api.evaluation import MODEL_ESTIMATES
 from hindcast.evaluate.estimators import (
-    MODEL_ESTIMATES,
     Evidence,
     continuation_values,
     mean_contributions,

@@ -11,10 +11,9 @@ from typing import Any, Final
 from pydantic.alias_generators import to_camel
 
 from hindcast.api import ModelOptions, OfflineRecording, OfflineTraining
-from hindcast.api.evaluation import EvaluationSpec
+from hindcast.api.evaluation import MODEL_ESTIMATES, EvaluationSpec
 from hindcast.api.options import options_field, options_lacking_requirement
 from hindcast.errors import Problem
-from hindcast.evaluate.estimators import MODEL_ESTIMATES
 
 INEFFECTIVE_EVERYWHERE: Final[dict[str, str]] = {
     "pipeline.prefetchBatches": "has no effect: the next windows are filled while others are in use, and "

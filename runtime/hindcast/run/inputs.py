@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from hindcast.api import OfflineTraining
-from hindcast.api.formats import AUTO, format_traits
 from hindcast.api.input import InputSource, MissingRule
 from hindcast.api.pipeline import PipelineSpec
+from hindcast.data_formats import AUTO, format_traits
 from hindcast.datasets.dataset import Dataset
 from hindcast.datasets.hooks import Hooks
 from hindcast.datasets.prepare.opening import (

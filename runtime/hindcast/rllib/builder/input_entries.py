@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any, Final
 
-from hindcast.api.formats import format_traits
 from hindcast.api.sentences import nearest
+from hindcast.data_formats import format_traits
 from hindcast.errors import SpecError, UserError
 from hindcast.rllib.batch_io.tables import TableInput
 from hindcast.rllib.builder.option_values import (

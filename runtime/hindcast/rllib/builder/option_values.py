@@ -15,9 +15,9 @@ from pydantic.alias_generators import to_camel, to_snake
 from hindcast.api.base import find_non_json, to_yaml_types
 from hindcast.api.environment import NamedCall
 from hindcast.api.evaluation import GateSpec
-from hindcast.api.formats import format_traits
 from hindcast.api.input import PrepareSpec, Sampler, TimeSpec
 from hindcast.api.sentences import nearest
+from hindcast.data_formats import format_traits
 from hindcast.errors import SpecError
 from hindcast.rllib.builder.expressions import is_expression, parse_comparisons
 from hindcast.rllib.builder.model_config import DefaultModelConfig, convert_observation_filter, model_fields

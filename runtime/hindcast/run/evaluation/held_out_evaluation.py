@@ -13,7 +13,12 @@ import numpy as np
 import torch
 
 from hindcast.api import OfflineTraining
-from hindcast.api.evaluation import OfflineEvaluationSpec
+from hindcast.api.evaluation import (
+    DOUBLY_ROBUST_ESTIMATES,
+    MODEL_ESTIMATES,
+    RATIO_ESTIMATES,
+    OfflineEvaluationSpec,
+)
 from hindcast.api.pipeline import PipelineSpec
 from hindcast.datasets.content import compute_episode_checksums
 from hindcast.datasets.dataset import Dataset
@@ -22,7 +27,6 @@ from hindcast.datasets.prepare.opening import find_differing_leaves, open_data
 from hindcast.episodes.columns import Columns
 from hindcast.errors import MissingDataError, SpecError
 from hindcast.evaluate.action_comparison import ActionComparison
-from hindcast.evaluate.estimators import DOUBLY_ROBUST_ESTIMATES, MODEL_ESTIMATES, RATIO_ESTIMATES
 from hindcast.evaluate.fitted_q import FittedQOptions
 from hindcast.evaluate.offline import (
     MAX_CALIBRATION_ERROR,

@@ -6,11 +6,11 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from hindcast.api import EnvironmentSpec, OfflineTraining
-from hindcast.api.formats import format_traits
 from hindcast.api.input import InputSource
 from hindcast.api.quantity import parse_bytes
 from hindcast.api.spelling import IN_PYTHON
 from hindcast.code_digest import digest_code
+from hindcast.data_formats import format_traits
 from hindcast.episodes.spaces import space_from_json, space_to_json
 from hindcast.learn.model_defaults import complete_model
 from hindcast.pipeline.offline_data import has_own_reader

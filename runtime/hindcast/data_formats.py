@@ -1,7 +1,8 @@
 """The formats that inputs may have.
 
-`generated/formats.json` describes each, written by `make crds` from the registered formats, so that resources are
-checked without the packages that read files.
+`api/generated/formats.json` describes each, written by `make crds` from the registered formats, so that resources are
+checked without the packages that read files. The module is outside of `api` because the command line needs it for every
+help text, and `api` takes a quarter of a second to import.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class FormatTraits(NamedTuple):
 @cache
 def format_traits() -> dict[str, FormatTraits]:
     """Return name -> traits of each format, in the order in which a file's format is detected."""
-    text = files("hindcast.api").joinpath("generated/formats.json").read_text(encoding="utf-8")
+    text = files("hindcast").joinpath("api/generated/formats.json").read_text(encoding="utf-8")
     return {
         name: FormatTraits(
             traits["title"],
