@@ -70,21 +70,28 @@ def make_spec(block: Block) -> DataSpec:
 
 
 def write_blocks(
-    folder: str | Path | Location, *blocks: Block, stem: str | None = None, **options: object
+    folder: str | Path | Location,
+    *blocks: Block,
+    stem: str | None = None,
+    spec: DataSpec | None = None,
+    **options: object,
 ) -> tuple[FileEntry, ...]:
     """Write Parquet files without commits or a manifest."""
-    spec = make_spec(blocks[0])
+    spec = spec or make_spec(blocks[0])
     writer = BlockWriter(resolve(folder), spec, stem or make_file_stem(0, "a1"), **options)  # type: ignore[arg-type]
     for block in blocks:
         writer.write(block)
     return writer.close()
 
 
-def record(folder: str | Path | Location, *blocks: Block, manifest: bool = True) -> Location:
+def record(
+    folder: str | Path | Location, *blocks: Block, manifest: bool = True, spec: DataSpec | None = None
+) -> Location:
     """Write a committed recording with one range per block, with or without a manifest."""
+    spec = spec or make_spec(blocks[0])
     location, files, first_episode = resolve(folder), [], 0
     for range_index, block in enumerate(blocks):
-        entries = write_blocks(location, block, stem=make_file_stem(range_index, "a1"))
+        entries = write_blocks(location, block, stem=make_file_stem(range_index, "a1"), spec=spec)
         commit = Commit(
             range=range_index,
             files=entries,
@@ -96,7 +103,7 @@ def record(folder: str | Path | Location, *blocks: Block, manifest: bool = True)
         files += entries
         first_episode += block.num_episodes
     if manifest:
-        write_manifest(location, Manifest(spec=make_spec(blocks[0]).to_json(), files=tuple(files), seed=0))
+        write_manifest(location, Manifest(spec=spec.to_json(), files=tuple(files), seed=0))
     return location
 
 

@@ -3,6 +3,7 @@
 import multiprocessing
 import pickle
 import tempfile
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -237,7 +238,11 @@ def exchange_messages(group):
 
 
 def train_in_float64(group, resource, data, num_updates):
-    """Return the loss of each update of a training, computed in float64 and without dropout."""
+    """Return the loss of each update of a training, and its final weights.
+
+    They are computed in float64, without dropout, and with constants in place of the noise that losses draw, because
+    each learner draws its own.
+    """
     trainer = run_together(group, make_trainer, group, resource, data)
     learner, experience = trainer.learner, trainer.experience
     trainer.prepare()
@@ -246,11 +251,21 @@ def train_in_float64(group, resource, data, num_updates):
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     losses = []
-    with patch.object(torch.Tensor, "float", torch.Tensor.double):  # encoders call .float()
+    with (
+        patch.object(torch.Tensor, "float", torch.Tensor.double),  # encoders call .float()
+        patch.object(torch, "rand", partial(draw_constant, torch.rand, learner.generator, 0.4)),
+        patch.object(torch, "randn", partial(draw_constant, torch.randn, learner.generator, 0.7)),
+    ):
         for _ in range(num_updates):
             priorities = learner.update(experience.next(), experience.timesteps_per_batch)
             if priorities is not None:
                 experience.prioritise(priorities)
             losses.append(learner.metrics()["total_loss"])
     trainer.close()
-    return losses
+    return losses, to_arrays(learner.nets)
+
+
+def draw_constant(draw, loss_generator, constant, *arguments, **options):
+    """Draw noise, but replace that of the losses' generator by a constant."""
+    noise = draw(*arguments, **options)
+    return noise.fill_(constant).double() if options.get("generator") is loss_generator else noise

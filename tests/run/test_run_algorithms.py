@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from drawn_trainings import draw_trainings, write_data
 
 from fake_cuda_graph import TapeGraph
 from hindcast import AlgorithmConfig
@@ -33,7 +36,8 @@ from support import MemoryReporter, StopAfter, record, recording, train, trainab
 ALGORITHM_FILES = Path(__file__).parents[1] / "learn"
 BATCH_SIZE = 24
 NUM_ITERATIONS, UPDATES_PER_ITERATION = 3, 9
-NUM_COMPARED_UPDATES = repeats(30, soak=200)
+NUM_COMPARED_UPDATES = repeats(15, soak=200)
+NUM_DRAWN_TRAININGS, DRAWN_SEED = repeats(12, soak=200), repeats(0, soak=int(time.time()))
 SAMPLER = {"timestepsPerUpdate": 2, "warmupTimesteps": 20, "capacity": 60}
 
 
@@ -401,23 +405,32 @@ def to_snake_case(name: str) -> str:
 @pytest.mark.slow
 @pytest.mark.soak
 def test_two_learners_compute_losses_of_one(data: dict[str, Path], tmp_path: Path) -> None:
-    """In float64 over many updates, where only the order of sums differs."""
+    """In float64 over many updates, where only the order of sums differs, with random combinations of options too."""
     from learn_ranks import run_in_ranks, train_in_float64
 
-    paths = {name: data[case.data] for name, case in CASES.items() if not case.has_noise}
-    resources = {
-        name: training(tmp_path / name, "", input=make_inputs(name, data), **make_spec(name))
-        for name in paths
-    }
     arguments = {
-        name: (train_in_float64, resource, paths[name], NUM_COMPARED_UPDATES)
-        for name, resource in resources.items()
+        name: (
+            training(tmp_path / name, "", input=make_inputs(name, data), **make_spec(name)),
+            data[case.data],
+            NUM_COMPARED_UPDATES,
+        )
+        for name, case in CASES.items()
+        if not case.has_noise
     }
-    losses_of_two = run_in_ranks(2, **arguments)
-    for name, resource in resources.items():
-        losses_of_one = train_in_float64(None, resource, paths[name], NUM_COMPARED_UPDATES)
-        for losses in losses_of_two[name]:
+    drawn_trainings = draw_trainings(DRAWN_SEED, tmp_path / "drawn", write_data(tmp_path / "drawn_data"))
+    for name, *argument in islice(drawn_trainings, NUM_DRAWN_TRAININGS):
+        arguments[name] = (*argument, NUM_COMPARED_UPDATES)
+    results_of_two = run_in_ranks(
+        2, **{name: (train_in_float64, *argument) for name, argument in arguments.items()}
+    )
+    for name, argument in arguments.items():
+        losses_of_one, weights_of_one = train_in_float64(None, *argument)
+        for losses, weights in results_of_two[name]:
             np.testing.assert_allclose(losses, losses_of_one, rtol=1e-6, err_msg=name)
+            for leaf, values in weights_of_one.items():
+                np.testing.assert_allclose(
+                    weights[leaf], values, rtol=1e-5, atol=1e-8, err_msg=f"{name} {leaf}"
+                )
 
 
 @pytest.mark.slow

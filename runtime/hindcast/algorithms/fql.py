@@ -37,7 +37,7 @@ class FQLOptions(EnsembleOptions):
     With actionChunk = h above 1 (arXiv 2507.07969), a stands for the h actions from s on, which the policy chooses at
     once and executes in sequence: r is their discounted sum of rewards, s' the state after them, and the discount is
     gammaʰ (of nStep steps, if these are more). Chunks cut short by an episode's end train the flow only, with the
-    actions they have.
+    actions they have; in the means, the rest counts as 0.
 
     A greedy action is the best by the critics (best-of-N of arXiv 2507.07969) of the half of actionSamples actions
     μ(s, z) that are closest to each other; the values of z are drawn once. The action of a mean z, and isolated ones,
@@ -75,6 +75,7 @@ class FQL(EnsembleActorCritic):
     """FQL; see `FQLOptions` for the objective."""
 
     Options = FQLOptions
+    averages_sequences = True
     can_train_online = True
     has_own_policy = True
     distributions = ("auto",)
@@ -130,9 +131,10 @@ class FQL(EnsembleActorCritic):
         actions = policy.range.to_unit(batch[Columns.ACTIONS])
         q = _critics(nets)(batch)
         td_target = self._td_target(nets, batch, draw_normal_like(actions, step))
-        # Without chunks that an episode's end cuts short, which have no return over h steps.
-        critic_loss = mean_where(is_recorded.all(-1), (q - td_target).square().sum(0))
-        flow_loss = mean_where(is_recorded, self._flow_errors(nets, batch, actions, step))
+        # Chunks that an episode's end cuts short have no n-step return over h steps. They count as 0, so that all
+        # losses are means over the same chunks, which several learners can average.
+        critic_loss = torch.where(is_recorded.all(-1), (q - td_target).square().sum(0), 0.0).mean()
+        flow_loss = torch.where(is_recorded, self._flow_errors(nets, batch, actions, step), 0.0).mean()
         distillation_loss, policy_q = self._distillation_loss(nets, batch, draw_normal_like(actions, step))
         scale = policy_q.detach().abs().mean() if self.options.normalize_q_loss else 1.0
         policy_loss = self.options.alpha * distillation_loss - policy_q.mean() / scale
@@ -207,11 +209,6 @@ def keep_first_steps(batch: Tensors) -> Tensors:
         for leaf, column in filled_batch.items()
         if column.dim() > 1
     }
-
-
-def mean_where(mask: Tensor, values: Tensor) -> Tensor:
-    """Return the mean of `values` where `mask`, of the same shape, is true; 0 if the mask is nowhere true."""
-    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 def draw_normal_like(actions: Tensor, step: Step) -> Tensor:

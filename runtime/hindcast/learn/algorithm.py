@@ -231,6 +231,8 @@ class Algorithm(ABC):
         kinds: the resources in which it can be used.
         can_train_recurrent: whether its losses accept sequences (`[B, T, ...]` with `loss_mask`) as well as timesteps,
             so that it can train recurrent policies.
+        averages_sequences: whether its losses of sequences are means over the sequences, not over the steps that
+            `loss_mask` selects; several learners weight their shards accordingly.
         can_train_online: whether it can learn from episodes that its own policy plays during the training (an input's
             `sampler`): its losses are valid for actions of any earlier policy, and its policy explores, by itself or by
             `action_noise`.
@@ -248,6 +250,7 @@ class Algorithm(ABC):
     is_capturable: ClassVar[bool] = False
     kinds: ClassVar[frozenset[Kind]] = frozenset({"OfflineTraining"})
     can_train_recurrent: ClassVar[bool] = False
+    averages_sequences: ClassVar[bool] = False
     can_train_online: ClassVar[bool] = False
     has_own_policy: ClassVar[bool] = False
     distributions: ClassVar[tuple[Distribution, ...] | None] = None

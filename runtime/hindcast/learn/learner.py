@@ -301,9 +301,10 @@ class Learner:
     def _batch_fraction(self, batch: Mapping[str, Tensor], timestep_fraction: float) -> float | Tensor:
         """Return the fraction of the whole batch that this learner's losses are means over.
 
-        For sequences it is the fraction of the steps that the loss mask selects.
+        For sequences it is the fraction of the steps that the loss mask selects, or of the sequences; see
+        `Algorithm.averages_sequences`.
         """
-        if self.group.shard.size == 1 or Columns.LOSS_MASK not in batch:
+        if self.group.shard.size == 1 or self.algorithm.averages_sequences or Columns.LOSS_MASK not in batch:
             return timestep_fraction
         num_steps = batch[Columns.LOSS_MASK].sum().double()
         total = num_steps.clone()
