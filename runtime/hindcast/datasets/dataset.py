@@ -77,6 +77,10 @@ class Dataset(ABC):
     def extract(self, unit: Unit) -> Dataset:
         """Return a dataset that can `read` and `locate` only this unit, without the index of the other files."""
 
+    def indexed_table(self) -> EpisodeTable | None:
+        """Return the table that the files' indices have, with NaN for unknown returns; None if a file has no index."""
+        return None
+
     def select(self, episodes: Episodes) -> View:
         """Select episodes, in the dataset's order.
 
@@ -196,7 +200,9 @@ class Dataset(ABC):
         return self.select(order[:episodes])
 
     def episode_table(self, with_returns: bool = False) -> EpisodeTable:
-        """Return one row per episode, in order; of the timesteps, at most the rewards are read.
+        """Return one row per episode, in order; nothing is read if the files have an index of episodes.
+
+        Otherwise the ids of all episodes are read; of the timesteps, at most the rewards.
 
         Args:
             with_returns: whether to sum the rewards.
@@ -208,6 +214,11 @@ class Dataset(ABC):
             raise DataError(
                 f"the data have no rewards, so no returns: they have {', '.join(self.spec.leaves)}"
             )
+        table = self.indexed_table()
+        if table is not None:
+            returns = table.returns if with_returns else None
+            if returns is None or not np.isnan(returns).any():
+                return table._replace(returns=returns)
         leaves = [Columns.REWARDS] if with_returns else []
         tables = map_in_threads(
             lambda unit: EpisodeTable.from_block(self.read(unit, leaves), with_returns), self.units
@@ -290,6 +301,28 @@ class View(Dataset):
         """See `Dataset.locate`."""
         dataset, source_unit, episodes, _ = self._origins[unit.id]
         return dataset.locate(source_unit, int(episodes[episode]))
+
+    def indexed_table(self) -> EpisodeTable | None:
+        """See `Dataset.indexed_table`."""
+        tables: list[EpisodeTable] = []
+        starts: dict[int, I64] = {}  # row in all tables of the first episode of each unit
+        rows, new_ids, num_rows, num_episodes = [np.empty(0, np.int64)], {}, 0, 0
+        for unit in self.units:
+            dataset, source_unit, episodes, unit_ids = self._origins[unit.id]
+            if id(dataset) not in starts:
+                table = dataset.indexed_table()
+                if table is None:
+                    return None
+                starts[id(dataset)] = np.cumsum([num_rows, *unit_sizes(dataset.units).episodes])
+                tables.append(table)
+                num_rows += len(table.length)
+            rows.append(starts[id(dataset)][source_unit.id] + episodes)
+            for episode, new_id in unit_ids.items():
+                new_ids[num_episodes + int(np.searchsorted(episodes, episode))] = new_id
+            num_episodes += len(episodes)
+        view_table = EpisodeTable.concat(tables, with_returns=True).take(np.concatenate(rows))
+        view_table.eps_id[list(new_ids)] = list(new_ids.values())
+        return view_table
 
     def extract(self, unit: Unit) -> Dataset:
         """See `Dataset.extract`."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from hindcast.datasets.casting import cast_columns
 from hindcast.datasets.dataset import Dataset
+from hindcast.datasets.episode_table import EpisodeTable
 from hindcast.datasets.file_index import IndexedFile
 from hindcast.datasets.sources import map_in_threads
 from hindcast.datasets.units import (
@@ -20,6 +24,8 @@ from hindcast.datasets.units import (
     Unit,
     build_units,
     continued_row_mask,
+    episode_lengths,
+    retained_episode_mask,
     retained_row_mask,
 )
 from hindcast.episodes.block import Block
@@ -96,6 +102,22 @@ class EpisodeDataset(Dataset):
         origin = self._files[path].origin
         return EpisodeLocation(origin, None) if origin else EpisodeLocation(path, row)
 
+    def indexed_table(self) -> EpisodeTable | None:
+        """See `Dataset.indexed_table`."""
+        tables: list[pa.Table] = []
+        for index, files in groupby(self._files.values(), attrgetter("episode_index")):
+            table = None if index is None else index.read([file.entry.path for file in files])
+            if table is None:
+                return None
+            tables.append(table)
+        is_retained = retained_episode_mask(file.entry for file in self._files.values())
+        rows = pa.concat_tables(tables)
+        columns: dict[str, Any] = {
+            name: np.array(rows[name].to_pylist(), dtype)[is_retained]
+            for name, dtype in zip(rows.column_names, (object, np.bool_, np.bool_, np.float64), strict=True)
+        }
+        return EpisodeTable(length=episode_lengths(self.units).astype(np.int64), **columns)
+
     def extract(self, unit: Unit) -> EpisodeDataset:
         """See `Dataset.extract`."""
         files = {}
@@ -106,7 +128,8 @@ class EpisodeDataset(Dataset):
                 group if i in row_groups else group.model_copy(update={"lengths": ()})
                 for i, group in enumerate(entry.row_groups)
             )
-            files[path] = self._files[path]._replace(entry=entry.model_copy(update={"row_groups": groups}))
+            entry = entry.model_copy(update={"row_groups": groups})
+            files[path] = self._files[path]._replace(entry=entry, episode_index=None)
         part = copy.copy(self)
         part.units, part._files = (unit,), files
         return part

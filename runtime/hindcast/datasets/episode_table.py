@@ -61,6 +61,14 @@ class EpisodeTable(NamedTuple):
         eps_id, length, terminated, truncated = map(np.concatenate, columns)
         return cls(eps_id, length, terminated, truncated, np.concatenate(returns) if with_returns else None)
 
+    def take(self, episodes: I64 | Bool | slice) -> EpisodeTable:
+        """Return the rows of some episodes, in this order."""
+        *columns, returns = self
+        eps_id, length, terminated, truncated = (column[episodes] for column in columns)
+        return EpisodeTable(
+            eps_id, length, terminated, truncated, None if returns is None else returns[episodes]
+        )
+
     def satisfies(self, term: FilterTerm) -> Bool:
         """Compare one of `EPISODE_FIELDS` and return `[N]` True for episodes that satisfy the term.
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from hindcast.errors import DataError, UserError
+from hindcast.formats.dataset_folder.index import EpisodeIndex
 from hindcast.formats.entries import FileEntry, JsonModel, RowGroup, StoredFragment
 from hindcast.formats.layout import CellError, Contents
 from hindcast.formats.layouts import DEFAULT_LAYOUT, LAYOUTS, detect_layout
@@ -44,6 +45,7 @@ class IndexedFile(NamedTuple):
         unfinished_note: note that the file's recording is incomplete; empty if it is complete.
         is_listed: whether a recording describes the file, so that it was not indexed from its own content.
         origin: name of the data that the file was prepared from, for messages; empty for the user's files.
+        episode_index: index of the episodes of the file's recording; None if it has none.
     """
 
     location: Location
@@ -54,6 +56,7 @@ class IndexedFile(NamedTuple):
     unfinished_note: str = ""
     is_listed: bool = False
     origin: str = ""
+    episode_index: EpisodeIndex | None = None
 
 
 def index_file(location: Location, relative_path: str) -> IndexedFile:

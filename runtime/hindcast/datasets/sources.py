@@ -18,6 +18,7 @@ from hindcast.datasets.folder_kinds import refuse_parts_of_tables, select_live_e
 from hindcast.errors import DataError, MissingDataError
 from hindcast.formats.dataset_folder.commits import committed_files, read_commits
 from hindcast.formats.dataset_folder.folder_owner import describe_recording_progress
+from hindcast.formats.dataset_folder.index import EpisodeIndex
 from hindcast.formats.dataset_folder.manifest import FOLDER, read_manifest
 from hindcast.formats.entries import FileEntry
 from hindcast.formats.format import has_suffix, is_hidden
@@ -272,6 +273,8 @@ def _find_recording_files(
                 f"{folder} is recorded in the layout {manifest.layout!r}: allowed are {', '.join(LAYOUTS)}"
             )
         listed_entries, spec_and_layout = manifest.files, (manifest.data_spec, manifest.layout)
+        checksum = manifest.episode_index
+        episode_index = EpisodeIndex(folder.child(FOLDER), checksum) if checksum else None
     else:
         commits = list(read_commits(folder).values())
         if commits and commits[0].exported is not None:
@@ -285,7 +288,10 @@ def _find_recording_files(
     files = check_listed_files(folder, listed_entries, entries, verify, refuse)
     if spec_and_layout is not None:
         indexed_files = [
-            IndexedFile(folder.child(file.path), file, *spec_and_layout, is_listed=True) for file in files
+            IndexedFile(
+                folder.child(file.path), file, *spec_and_layout, is_listed=True, episode_index=episode_index
+            )
+            for file in files
         ]
     else:
         indexed_files = [
@@ -369,7 +375,13 @@ def _describe_committed(
             refuse("unreadable", location, error)
             continue
         return [
-            IndexedFile(folder.child(file.path), file, *spec_and_layout, is_listed=True) for file in files[i:]
+            IndexedFile(
+                folder.child(file.path),
+                file.model_copy(update={"episode_columns": None}),  # large, and not read
+                *spec_and_layout,
+                is_listed=True,
+            )
+            for file in files[i:]
         ]
     return []
 

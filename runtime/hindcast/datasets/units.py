@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 
 from hindcast.datasets.file_index import IndexedFile
 from hindcast.episodes.block import I64
-from hindcast.formats.entries import RowGroup, numbers_to_numpy, row_group_column, row_group_columns
+from hindcast.formats.entries import (
+    FileEntry,
+    RowGroup,
+    numbers_to_numpy,
+    row_group_column,
+    row_group_columns,
+)
 from hindcast.formats.spec import DataSpec
 
 UNIT_BYTES = 16 << 20
@@ -213,6 +219,12 @@ def retained_row_mask(groups: Sequence[RowGroup]) -> NDArray[np.bool_]:
     return ~_row_mask(groups, [group.dropped for group in groups])
 
 
+def retained_episode_mask(files: Iterable[FileEntry]) -> NDArray[np.bool_]:
+    """Return `[N]` True for the stored episodes of files that were not dropped; fragments count once."""
+    is_first, is_retained = _row_masks(row_group_columns(files))
+    return is_retained[is_first]
+
+
 def _row_mask(groups: Sequence[RowGroup], row_lists: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
     """Return `[rows]` a mask over the rows of all groups, from a list of row indices for each group."""
     starts = np.cumsum([0, *(group.rows for group in groups)])
@@ -269,10 +281,7 @@ def _join_rows(columns: pa.ChunkedArray, starts: I64) -> tuple[NDArray[np.intege
     unit_rows = np.append(row_starts[starts], len(lengths))
     if not any(len(row_group_column(columns, name)) for name in ("continued", "dropped")):
         return lengths, unit_rows
-    is_first, is_retained = np.ones((2, len(lengths)), dtype=np.bool_)
-    for name, mask in (("continued", is_first), ("dropped", is_retained)):
-        group_ids, rows = _list_values(columns, name)
-        mask[row_starts[group_ids] + rows] = False
+    is_first, is_retained = _row_masks(columns)
     is_first[unit_rows[:-1]] = True
     is_first, unit_rows = is_first[is_retained], _bounds(is_retained)[unit_rows]
     is_start = is_first.copy()
@@ -280,6 +289,16 @@ def _join_rows(columns: pa.ChunkedArray, starts: I64) -> tuple[NDArray[np.intege
     row_indices = np.flatnonzero(is_start)
     sums = np.add.reduceat(lengths[is_retained], row_indices, dtype=np.int64)
     return sums[is_first[row_indices]], _bounds(is_first)[unit_rows]
+
+
+def _row_masks(columns: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """Return `[2, rows]` masks of the rows of row groups: those that start an episode, and those that remain."""
+    row_starts = _bounds(row_group_column(columns, "rows"))
+    masks = np.ones((2, row_starts[-1]), dtype=np.bool_)
+    for name, mask in zip(("continued", "dropped"), masks, strict=True):
+        group_ids, rows = _list_values(columns, name)
+        mask[row_starts[group_ids] + rows] = False
+    return masks
 
 
 def _bounds(sizes: NDArray[Any]) -> I64:

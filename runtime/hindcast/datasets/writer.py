@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hindcast.datasets.episode_table import EpisodeTable
 from hindcast.episodes.block import I64, Block
+from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.formats.data_file import DataFile, EncodedEpisodes
-from hindcast.formats.entries import FileEntry
+from hindcast.formats.entries import EpisodeColumns, FileEntry
 from hindcast.formats.layouts import DEFAULT_LAYOUT, make_encoder
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location
@@ -69,6 +71,7 @@ class BlockWriter:
         self._pending: list[EncodedEpisodes] = []
         self._file: DataFile | None = None
         self._entries: list[FileEntry] = []
+        self._episodes: list[EpisodeTable] = []  # of the pending rows and of the open file
 
     def write(self, block: Block) -> None:
         """Add episodes.
@@ -78,6 +81,7 @@ class BlockWriter:
             StorageError: a file cannot be written. After any error, all files of this writer are deleted.
         """
         try:
+            self._episodes.append(_make_episode_table(block))
             for sub_block, is_continued in self._encoder.split(block):
                 self._add(sub_block, is_continued)
         except BaseException:
@@ -184,8 +188,21 @@ class BlockWriter:
     def _finish_file(self) -> None:
         if self._file is None:
             return
-        self._entries.append(self._file.finish())
+        entry = self._file.finish()
+        self._entries.append(entry)
         self._file = None
+        table, count = EpisodeTable.concat(self._episodes, with_returns=True), entry.episodes
+        self._episodes = [table.take(slice(count, None))]
+        columns = {name: getattr(table, name)[:count].tolist() for name in EpisodeColumns.model_fields}
+        self._entries[-1] = entry.model_copy(update={"episode_columns": EpisodeColumns(**columns)})
+
+
+def _make_episode_table(block: Block) -> EpisodeTable:
+    """Return the table of a block's episodes; returns are NaN if rewards are not one number per timestep."""
+    rewards = block.columns.get(Columns.REWARDS)
+    has_returns = rewards is not None and rewards.ndim == 1 and rewards.dtype.kind in "biuf"
+    table = EpisodeTable.from_block(block, has_returns)
+    return table if has_returns else table._replace(returns=np.full(block.num_episodes, np.nan))
 
 
 def _count_fitting(sizes: I64, room: int) -> int:

@@ -109,6 +109,22 @@ class StoredFragment(JsonModel):
     ended: bool = True
 
 
+class EpisodeColumns(JsonModel):
+    """The episodes of a file that Hindcast wrote, in order; fragments of an episode count once.
+
+    Attributes:
+        eps_id: `[N]` ids.
+        terminated: `[N]` whether the environment ended the episode.
+        truncated: `[N]` whether the episode was cut off.
+        returns: `[N]` sums of rewards; None or NaN if there is no such sum.
+    """
+
+    eps_id: tuple[str, ...]
+    terminated: tuple[bool, ...]
+    truncated: tuple[bool, ...]
+    returns: tuple[float | None, ...]
+
+
 class FileEntry(JsonModel):
     """A data file.
 
@@ -119,6 +135,7 @@ class FileEntry(JsonModel):
         bytes: size of the file.
         checksum: sha256 (hex) of the content.
         row_groups: row groups, in the file's order.
+        episode_columns: its episodes, in commits; manifests have them in an index of their own.
     """
 
     path: str
@@ -127,6 +144,7 @@ class FileEntry(JsonModel):
     bytes: int
     checksum: str
     row_groups: tuple[RowGroup, ...] | InstanceOf[RowGroups]
+    episode_columns: EpisodeColumns | None = None
 
     @classmethod
     def from_row_groups(cls, path: str, nbytes: int, checksum: str, groups: Sequence[RowGroup]) -> FileEntry:

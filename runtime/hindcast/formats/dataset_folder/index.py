@@ -1,23 +1,26 @@
-"""`_hindcast/index-<checksum>`: the files of a dataset and their row groups, as columns in Parquet.
+"""Indices of a dataset, as columns in Parquet: `_hindcast/index-<checksum>` has the files and their row groups, and
+`_hindcast/episodes-<checksum>` ids, ends and returns of their episodes, which only a selection of episodes reads.
 
-The name changes with the content, so that an interrupted writer leaves the index that the old manifest names.
+The names change with the content, so that an interrupted writer leaves the indices that the old manifest names.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hindcast.errors import DataError
 from hindcast.formats.entries import FileEntry, RowGroups, check_path, row_group_columns, row_group_type
 from hindcast.storage.location import Location
 
-_PREFIX: Final = "index-"  # without a suffix: other tools read every *.parquet below a folder as data
+# without a suffix: other tools read every *.parquet below a folder as data
+_INDEX, _EPISODES = "index-", "episodes-"
 _TYPES: Final = {
     "path": pa.string(),
     "rows": pa.int64(),
@@ -28,7 +31,45 @@ _TYPES: Final = {
 }
 _SCHEMA: Final = pa.schema([pa.field(name, kind, nullable=False) for name, kind in _TYPES.items()])
 _NAMES: Final = set(_SCHEMA.names)
+_EPISODE_TYPES: Final = {
+    "eps_id": pa.string(),
+    "terminated": pa.bool_(),
+    "truncated": pa.bool_(),
+    "returns": pa.float64(),
+}
+_EPISODE_SCHEMA: Final = pa.schema(
+    [("path", pa.string()), *((name, pa.list_(kind)) for name, kind in _EPISODE_TYPES.items())]
+)
 _FILES_AT_A_TIME: Final = 1024
+
+
+class EpisodeIndex(NamedTuple):
+    """The index of a dataset's episodes, which is not read yet.
+
+    Attributes:
+        folder: `_hindcast` of the dataset.
+        checksum: the index's checksum.
+    """
+
+    folder: Location
+    checksum: str
+
+    def read(self, paths: Sequence[str]) -> pa.Table | None:
+        """Read one row for each episode of some files, in their order, with the columns of `EpisodeColumns`.
+
+        Returns:
+            The rows; None if another writer has replaced the index.
+
+        Raises:
+            DataError: the index is damaged.
+            StorageError: the index cannot be read.
+        """
+        if not _location(self.folder, _EPISODES, self.checksum).exists():
+            return None
+        table = pq.read_table(pa.BufferReader(_read(self.folder, _EPISODES, self.checksum)))
+        rows = {path: row for row, path in enumerate(table["path"].to_pylist())}
+        table = table.take([rows[path] for path in paths])
+        return pa.table({name: pc.list_flatten(table[name]) for name in _EPISODE_TYPES})
 
 
 def write_index(folder: Location, files: Sequence[FileEntry]) -> str:
@@ -42,12 +83,20 @@ def write_index(folder: Location, files: Sequence[FileEntry]) -> str:
     columns["row_groups"] = pa.ListArray.from_arrays(
         pa.array(offsets, pa.int32()), row_group_columns(files).combine_chunks(), type=_TYPES["row_groups"]
     )
-    buffer = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns, schema=_SCHEMA), buffer, _FILES_AT_A_TIME, compression="zstd")
-    data = buffer.getvalue().to_pybytes()
-    checksum = hashlib.sha256(data).hexdigest()
-    _location(folder, checksum).write_bytes(data)
-    return checksum
+    return _write(folder, _INDEX, pa.table(columns, schema=_SCHEMA))
+
+
+def write_episodes(folder: Location, files: Sequence[FileEntry]) -> str | None:
+    """Write an index of episodes to a folder; return its checksum, or None if those of a file are not known.
+
+    Raises:
+        StorageError: the index cannot be written.
+    """
+    columns = [file.episode_columns for file in files if file.episode_columns is not None]
+    if len(columns) < len(files):  # an earlier version recorded the file
+        return None
+    rows = [{"path": file.path, **vars(column)} for file, column in zip(files, columns, strict=True)]
+    return _write(folder, _EPISODES, pa.Table.from_pylist(rows, _EPISODE_SCHEMA))
 
 
 def read_index(folder: Location, checksum: str) -> tuple[FileEntry, ...]:
@@ -58,23 +107,38 @@ def read_index(folder: Location, checksum: str) -> tuple[FileEntry, ...]:
         ValueError: a file is outside the dataset's folder.
         StorageError: the index cannot be read.
     """
-    location = _location(folder, checksum)
-    data = location.read_bytes()
-    if hashlib.sha256(data).hexdigest() != checksum:
-        raise DataError("is damaged: copy the dataset again", path=str(location))
-    return tuple(_read_files(data))
+    return tuple(_read_files(_read(folder, _INDEX, checksum)))
 
 
-def remove_other_indices(folder: Location, checksum: str) -> None:
-    """Delete the indices of earlier manifests."""
-    name = _location(folder, checksum).name
+def remove_other_indices(folder: Location, checksums: Collection[str | None]) -> None:
+    """Delete the indices of earlier manifests: those that have other checksums."""
+    names = {
+        _location(folder, kind, str(checksum)).name for kind in (_INDEX, _EPISODES) for checksum in checksums
+    }
     for entry in folder.files():
-        if entry.relative_path.startswith(_PREFIX) and entry.relative_path != name:
+        if entry.relative_path.startswith((_INDEX, _EPISODES)) and entry.relative_path not in names:
             entry.location.delete()
 
 
-def _location(folder: Location, checksum: str) -> Location:
-    return folder.child(f"{_PREFIX}{checksum[:16]}")
+def _location(folder: Location, kind: str, checksum: str) -> Location:
+    return folder.child(f"{kind}{checksum[:16]}")
+
+
+def _write(folder: Location, kind: str, table: pa.Table) -> str:
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer, _FILES_AT_A_TIME, compression="zstd")
+    data = buffer.getvalue().to_pybytes()
+    checksum = hashlib.sha256(data).hexdigest()
+    _location(folder, kind, checksum).write_bytes(data)
+    return checksum
+
+
+def _read(folder: Location, kind: str, checksum: str) -> bytes:
+    location = _location(folder, kind, checksum)
+    data = location.read_bytes()
+    if hashlib.sha256(data).hexdigest() != checksum:
+        raise DataError("is damaged: copy the dataset again", path=str(location))
+    return data
 
 
 def _read_files(data: bytes) -> Iterator[FileEntry]:

@@ -1,4 +1,4 @@
-"""`_hindcast/manifest.json`: the description of a dataset, and the checksum of the index of its files."""
+"""`_hindcast/manifest.json`: the description of a dataset, and the checksums of its indices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from pydantic import ValidationError
 from hindcast.api.sentences import value_problem
 from hindcast.errors import DataError
 from hindcast.formats.arrow.layout import ARROW_EPISODES
-from hindcast.formats.dataset_folder.index import read_index, remove_other_indices, write_index
+from hindcast.formats.dataset_folder.index import (
+    read_index,
+    remove_other_indices,
+    write_episodes,
+    write_index,
+)
 from hindcast.formats.entries import FileEntry, JsonModel
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import Location
@@ -37,6 +42,7 @@ class Manifest(JsonModel):
         connectors: states of connectors and filters during recording.
         spec: `DataSpec.to_json()`.
         files: data files, in the dataset's order; stored in the index.
+        episode_index: checksum of the index of episodes; None if a file was recorded by an earlier version.
     """
 
     format_version: int = FORMAT_VERSION
@@ -50,6 +56,7 @@ class Manifest(JsonModel):
     connectors: dict[str, Any] = {}
     spec: dict[str, Any]
     files: tuple[FileEntry, ...]
+    episode_index: str | None = None
 
     @property
     def data_spec(self) -> DataSpec:
@@ -68,17 +75,18 @@ def digest_of(texts: list[str]) -> str:
 
 
 def write_manifest(folder: Location, manifest: Manifest) -> None:
-    """Write the manifest and its index to the dataset's folder, replacing earlier ones.
+    """Write the manifest and its indices to the dataset's folder, replacing earlier ones.
 
     Raises:
         StorageError: the manifest cannot be written.
     """
     state_folder = folder.child(FOLDER)
     checksum = write_index(state_folder, manifest.files)
+    episode_index = write_episodes(state_folder, manifest.files)
     document = manifest.model_dump(mode="json", by_alias=True, exclude={"files"})
-    document |= {"formatVersion": FORMAT_VERSION, "index": checksum}
+    document |= {"formatVersion": FORMAT_VERSION, "index": checksum, "episodeIndex": episode_index}
     folder.child(MANIFEST).write_bytes(json.dumps(document).encode())
-    remove_other_indices(state_folder, checksum)
+    remove_other_indices(state_folder, (checksum, episode_index))
 
 
 def read_manifest(folder: Location) -> Manifest | None:
