@@ -119,7 +119,7 @@ def test_stop_request_ends_the_wait_for_the_first_learners_cpus(tmp_path: Path, 
     interruption = Interruption()
     interruption.is_requested = True
     with pytest.raises(Interrupted):
-        train(resource, sources(resource), Mailbox.open({"num_cpus": 0}), RayPlacement(), interruption.check)
+        train(resource, sources(resource), Mailbox.open(), RayPlacement(), interruption.check)
 
 
 @pytest.mark.parametrize("pool", ["data", "runner"])

@@ -44,6 +44,10 @@ class FakeKubeRay:
         self.script = script
         self.uids_by_name: dict[str, set[str]] = {}
         """Name of a RayJob -> uids of all RayJobs that had it: with more than one, an attempt has run twice."""
+        self.last_statuses: dict[str, str] = {}
+        """Name of a RayJob -> the deployment status at which it stays; "" if it is never processed."""
+        self.first_report: Object = {"progress": {"episodes": 3, "summary": "3/10 episodes"}}
+        """Further fields of an attempt's first report."""
         self._beats: dict[str, int] = {}
         self._stop = threading.Event()
         self._failure: BaseException | None = None
@@ -102,13 +106,15 @@ class FakeKubeRay:
 
     def _advance(self, job: Object, name: str) -> None:
         state = job.get("status", {}).get("jobDeploymentStatus", "")
+        if state == self.last_statuses.get(name):
+            return
         if state == "":
             self.set_status(
                 name, jobDeploymentStatus="Initializing", jobStatus="", startTime=current_timestamp()
             )
         elif state == "Initializing":
             self.set_status(name, jobDeploymentStatus="Running", jobStatus="RUNNING")
-            self.write_report(name, progress={"episodes": 3, "summary": "3/10 episodes"})
+            self.write_report(name, **self.first_report)
         elif state == "Running" and (outcome := self._find_outcome(name)):
             self.write_report(name, outcome=outcome, **_result_fields(outcome))
             job_status = {"Succeeded": "SUCCEEDED", "Suspended": "SUCCEEDED"}.get(outcome["state"], "FAILED")

@@ -9,6 +9,7 @@ import pytest
 from fake_kuberay import PlayKubeRay
 from operator_process import RunOperator
 from resources import TeamNamespace, make_recording
+from verdicts import check_verdicts
 
 from api_server import ApiServer, RefusalError, collection, wait_for
 from hindcast_operator.planning import diagnosis
@@ -59,6 +60,7 @@ def test_kuberay_installed_after_operator_starts_waiting_run(
     with run_operator():
         team.apply(WALKS)
         team.wait_for_condition(WALKS, "Ready", "False", "KubeRayNotInstalled")
+        check_verdicts(team.get(WALKS))
         _set_served(api, True)
         play_kuberay()
         team.wait_for_state(WALKS, "Succeeded")

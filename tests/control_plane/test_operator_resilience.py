@@ -14,6 +14,7 @@ from chaos_proxy import ChaosProxy
 from fake_kuberay import PlayKubeRay, never_ends, succeeds_at_once
 from operator_process import ACCOUNT, OperatorProcess, RunOperator, delete_account, load_chart_rules
 from resources import TeamNamespace, make_recording, make_training
+from verdicts import check_verdicts
 
 from api_server import Object, collection, wait_for
 
@@ -82,6 +83,7 @@ def test_forbidden_namespace_is_named_and_does_not_stop_others(
         bind_rules(team, rules, account_of=team)
         bind_rules(other_team, without_pods, account_of=team)
         other_team.wait_for_condition(WALKS, "Stalled", "True", "WatchForbidden")
+        check_verdicts(other_team.get(WALKS))
         other_team.wait_for_event(WALKS, "WatchForbidden")
         assert "pods" in other_team.status(WALKS)["message"]
         samples = operator.read_samples("hindcast_watches_forbidden")
