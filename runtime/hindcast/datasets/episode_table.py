@@ -63,11 +63,8 @@ class EpisodeTable(NamedTuple):
 
     def take(self, episodes: I64 | Bool | slice) -> EpisodeTable:
         """Return the rows of some episodes, in this order."""
-        *columns, returns = self
-        eps_id, length, terminated, truncated = (column[episodes] for column in columns)
-        return EpisodeTable(
-            eps_id, length, terminated, truncated, None if returns is None else returns[episodes]
-        )
+        columns: list[Any] = [None if column is None else column[episodes] for column in self]
+        return EpisodeTable(*columns)
 
     def satisfies(self, term: FilterTerm) -> Bool:
         """Compare one of `EPISODE_FIELDS` and return `[N]` True for episodes that satisfy the term.
