@@ -42,7 +42,7 @@ def release_turn() -> Iterator[None]:
         yield
     finally:
         cpu_seconds = max(time.thread_time() - start_cpu_time, 1e-6)
-        # Without the wait for a processor, which more threads do not shorten: counting it would start ever more threads.
+        # Without the wait for a processor, which more threads do not shorten: counting it would start more and more.
         wall_seconds = time.perf_counter() - start_time
         seconds = wall_seconds - (_processor_delay() - start_delay)
         _thread_state.read_seconds += wall_seconds
