@@ -43,7 +43,7 @@ def run_in_ranks(size, **jobs):
         for process in processes:
             process.start()
         for process in processes:
-            process.join(200)
+            process.join(600)
             assert process.exitcode == 0
         results = [pickle.loads((folder / f"{rank}").read_bytes()) for rank in range(size)]
     return {job: [results[rank][job] for rank in range(size)] for job in jobs}

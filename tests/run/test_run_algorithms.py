@@ -37,7 +37,7 @@ ALGORITHM_FILES = Path(__file__).parents[1] / "learn"
 BATCH_SIZE = 24
 NUM_ITERATIONS, UPDATES_PER_ITERATION = 3, 9
 NUM_COMPARED_UPDATES = repeats(15, soak=200)
-NUM_DRAWN_TRAININGS, DRAWN_SEED = repeats(12, soak=200), repeats(0, soak=int(time.time()))
+NUM_DRAWN_TRAININGS, DRAWN_SEED = repeats(12, soak=60), repeats(0, soak=int(time.time()))
 SAMPLER = {"timestepsPerUpdate": 2, "warmupTimesteps": 20, "capacity": 60}
 
 
