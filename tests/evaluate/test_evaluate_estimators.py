@@ -17,8 +17,17 @@ from hindcast.evaluate.estimators import (
     effective_episodes,
     jackknife_contributions,
     missing_weight_margins,
+    model_variances,
 )
-from hindcast.evaluate.intervals import jackknife_interval, resample_counts, student_interval, t_quantile
+from hindcast.evaluate.intervals import (
+    Variance,
+    jackknife_interval,
+    resample_counts,
+    student_interval,
+    t_quantile,
+    total_variance,
+)
+from hindcast.evaluate.verdict import Difference, difference_to_recorded
 
 NAMES = ("is", "wis", "pdis", "pdwis", "dm", "dr", "wdr")
 
@@ -144,6 +153,9 @@ def test_without_any_weight_estimate_is_nan_and_effective_episodes_are_zero() ->
     data = Evidence(np.array([1]), np.array([1.0]), 1.0, log_ratio=np.array([-np.inf]))
     assert math.isnan(estimate_once(data)["wis"])
     assert effective_episodes(data.weights) == 0.0
+    members = [Values(np.zeros(1), np.zeros(1), np.zeros(1))] * 2
+    variances = model_variances(data, "wdr", members, np.array([True]), is_continued=False)
+    assert math.isnan(variances[0].value)
 
 
 def test_effective_episodes_of_equal_and_missing_weights() -> None:
@@ -207,6 +219,60 @@ def test_interval_of_few_heavy_episodes_is_wide_or_none_if_one_has_all_weight() 
     assert heavy == pytest.approx((-44.2, 44.2), abs=0.1)
     assert jackknife_interval(1.0, np.zeros(5), 0.9) == (1.0, 1.0)
     assert jackknife_interval(1.0, np.array([np.inf, 0.0]), 0.9) is None
+
+
+@pytest.mark.parametrize("has_durations", [False, True])
+@pytest.mark.parametrize("name", ["dr", "wdr"])
+def test_model_variances_are_those_of_estimates_by_single_members(name: str, has_durations: bool) -> None:
+    """The other half of the episodes has the values of the first member, which adds no variance."""
+    num_episodes, num_members = 7, 3
+    data = make_evidence(4)
+    if has_durations:
+        data = replace(data, delta_t=np.random.default_rng(0).uniform(0.5, 2.0, len(data.rewards)))
+    assert data.values is not None
+    rng = np.random.default_rng(1)
+    members = [
+        Values(*(values + rng.normal(size=len(values)) for values in data.values)) for _ in range(num_members)
+    ]
+    is_first_half = np.arange(num_episodes) < 3
+    expected_variances: dict[bool, list[float]] = {True: [], False: []}
+    for half in (is_first_half, ~is_first_half):
+        steps = np.repeat(half, data.length)
+        estimates: dict[bool, list[float]] = {True: [], False: []}
+        for member in members:
+            masks = (steps, steps, half)
+            values = Values(*(np.where(*args) for args in zip(masks, member, members[0], strict=True)))
+            evidence = replace(data, values=values)
+            all_estimates = compute_estimates(evidence, np.ones((1, num_episodes)))
+            contributions = jackknife_contributions(evidence)
+            estimates[False].append(float(all_estimates[name][0]))
+            estimates[True].append(difference_to_recorded(evidence, name, all_estimates, contributions)[0])
+        for is_continued, values_by_member in estimates.items():
+            expected_variances[is_continued].append(float(np.var(values_by_member, ddof=1)))
+    for is_continued in (False, True):
+        variances = model_variances(data, name, members, is_first_half, is_continued=is_continued)
+        assert variances == [
+            (pytest.approx(value), num_members - 1) for value in expected_variances[is_continued]
+        ]
+    assert model_variances(data, name, members[:1], is_first_half, is_continued=True) == []
+
+
+def test_spread_of_models_widens_intervals_of_estimates_and_differences() -> None:
+    data, model = make_evidence(4), Variance(0.5, 2)
+    values = compute_estimates(data, np.ones((1, 7)))
+    contributions = jackknife_contributions(data)
+    arguments = (data, "wdr", values, contributions)
+    jackknife_difference = Difference.by_ratios(*arguments)
+    difference = Difference.by_ratios(*arguments, [model])
+    assert jackknife_difference is not None
+    assert difference is not None
+    assert difference.error**2 == pytest.approx(jackknife_difference.error**2 + 0.5)
+    assert 2 < difference.degrees_of_freedom < 2 + jackknife_difference.degrees_of_freedom
+    # Two variances of 4 and 2 degrees of freedom: 9² / (6² / 4 + 3² / 2).
+    assert total_variance([Variance(6.0, 4), Variance(3.0, 2)]) == (9.0, pytest.approx(6.0))
+    # Equal episodes leave the variance of the models alone.
+    interval = jackknife_interval(1.0, np.zeros(5), 0.9, 0.25, [model])
+    assert interval == pytest.approx(student_interval(1.0, math.sqrt(0.5), 0.9, 2, 0.25))
 
 
 @pytest.mark.parametrize("has_durations", [False, True])

@@ -35,7 +35,13 @@ def test_values_equal_linear_solution(tmp_path: Path) -> None:
     exact_values = np.linalg.solve(np.eye(size * steps) - transition_matrix, rewards)
     window = load_window(mdp.record(tmp_path, 600, 0, logp=True), policy, chain.gamma, "data")
     options = FittedQOptions(updates=350, members=2, hiddens=(64,), lr=1e-2, samples=4)
-    v = cross_fit(TargetPolicy(policy, explore=True), window, options, 0, lambda _: None).values.v
+    model = cross_fit(TargetPolicy(policy, explore=True), window, options, 0, lambda _: None)
+    v = model.values.v
+    for name, means in model.values._asdict().items():
+        members = np.stack([getattr(values, name) for values in model.members])
+        np.testing.assert_allclose(members.mean(0), means, err_msg=name)
+        assert members.shape == (2, *means.shape)
+    assert model.is_first_half.sum() == 300
     state = window.columns["obs"][window.obs_row].argmax(-1).numpy()
     estimates = np.array([v[state == index].mean() for index in range(size * steps)])
     assert np.abs(estimates - exact_values).mean() < 0.1 * np.abs(exact_values).mean()

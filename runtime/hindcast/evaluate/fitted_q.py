@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hindcast.api.model import ModelSpec
@@ -160,12 +162,16 @@ class CrossFitResult(NamedTuple):
 
     Attributes:
         values: values for the estimators.
+        members: values by each member of the models, whose mean `values` are.
+        is_first_half: `[N]` True for the episodes whose values come from the first model.
         spread: standard error of the mean initial value, from its variance over members of the models and over initial
             states. NaN if the models have a single member.
         drift: absolute change of the mean initial value in the second half of the updates.
     """
 
     values: Values
+    members: list[Values]
+    is_first_half: NDArray[np.bool_]
     spread: float
     drift: float
 
@@ -188,8 +194,8 @@ def cross_fit(
     permutation = torch.randperm(len(window.length), generator=generator)
     first_half = torch.zeros(len(window.length), dtype=torch.bool)
     first_half[permutation[: len(permutation) // 2]] = True
-    q = torch.zeros(window.num_steps, dtype=torch.float64)
-    v = torch.zeros(window.num_steps + len(first_half), dtype=torch.float64)
+    q = torch.zeros(window.num_steps, options.members, dtype=torch.float64)
+    v = torch.zeros(window.num_steps + len(first_half), options.members, dtype=torch.float64)
     variance = torch.zeros((), dtype=torch.float64)
     drift = 0.0
     first_steps = window.length.cumsum(0) - window.length
@@ -206,20 +212,26 @@ def cross_fit(
         )
         # [S + N, E], as each episode has a final observation
         member_values = window.map_observations(model.v)
-        v = torch.where(evaluation_half.repeat_interleave(window.length + 1), member_values.mean(1), v)
-        mean_q = map_steps(window, model.q).mean(1)
-        q = torch.where(evaluation_half.repeat_interleave(window.length), mean_q, q)
+        v = torch.where(evaluation_half.repeat_interleave(window.length + 1).unsqueeze(1), member_values, v)
+        is_evaluated = evaluation_half.repeat_interleave(window.length).unsqueeze(1)
+        q = torch.where(is_evaluated, map_steps(window, model.q), q)
         start_values = member_values[window.obs_start][evaluation_half].mean(0)
         # The mean over all episodes weights the mean over a half with the half's share of the episodes.
         share = evaluation_half.double().mean()
         variance += start_values.var() * share**2
         half_way_values = map_steps(window, model.half_way_v, first_steps[evaluation_half])
         drift += float((start_values.mean() - half_way_values.mean()) * share)
-    final_v = v[window.obs_start + window.length].masked_fill(window.terminated, 0.0)
-    start_v = v[window.obs_start]
+    start_v = v[window.obs_start].mean(1)
     spread = (variance + start_v.var() / len(start_v)).sqrt()
-    values = Values(q.numpy(), v[window.obs_row].numpy(), final_v.numpy())
-    return CrossFitResult(values, float(spread), abs(drift))
+    values = _make_values(window, q.mean(1), v.mean(1))
+    members = [_make_values(window, q[:, member], v[:, member]) for member in range(options.members)]
+    return CrossFitResult(values, members, (~first_half).numpy(), float(spread), abs(drift))
+
+
+def _make_values(window: WindowData, q: Tensor, v: Tensor) -> Values:
+    """Return the values of steps and final observations from Q `[S]` and V `[S + N]`."""
+    final_v = v[window.obs_start + window.length].masked_fill(window.terminated, 0.0)
+    return Values(q.numpy(), v[window.obs_row].numpy(), final_v.numpy())
 
 
 def _check_with_offset(check: Callable[[int], None], offset: int, update: int) -> None:

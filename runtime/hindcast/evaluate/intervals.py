@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,23 @@ Interval = tuple[float, float]
 
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(64)
 """Nodes and weights of the quadrature of Student's density."""
+
+
+class Variance(NamedTuple):
+    """Variance of an estimate, and the degrees of freedom with which it is known."""
+
+    value: float
+    degrees_of_freedom: float
+
+
+def total_variance(parts: Sequence[Variance]) -> Variance:
+    """Add variances of independent causes; the degrees of freedom are those of Welch and Satterthwaite (1946).
+
+    Args:
+        parts: at least one variance above 0.
+    """
+    value = sum(part.value for part in parts)
+    return Variance(value, value**2 / sum(part.value**2 / part.degrees_of_freedom for part in parts))
 
 
 def resample_counts(num_episodes: int, num_resamples: int, seed: int) -> F64:
@@ -50,7 +69,11 @@ def percentile_interval(values: F64, level: float) -> Interval | None:
 
 
 def jackknife_interval(
-    value: float, contributions: F64, level: float, margin: float = 0.0
+    value: float,
+    contributions: F64,
+    level: float,
+    margin: float = 0.0,
+    other_variances: Sequence[Variance] = (),
 ) -> Interval | None:
     """Return Student's interval with the jackknife variance (Efron, Stein 1981).
 
@@ -59,6 +82,7 @@ def jackknife_interval(
         contributions: `[N]` the estimate minus the estimate from all other episodes, for each episode.
         level: confidence level.
         margin: width to add on each side.
+        other_variances: variances of the estimate that do not come from its sum over episodes.
 
     Returns:
         The interval; None if a contribution is not finite, which means that one episode has all the weight.
@@ -67,13 +91,16 @@ def jackknife_interval(
     total = float(squares.sum())
     if not np.isfinite(total):
         return None
-    if total == 0.0:
+    variances = list(other_variances)
+    if total > 0.0:
+        # A few squares may make up most of the variance, which is then as uncertain as a sum of (Σd²)² / Σd⁴ equal
+        # squares. This number is halved, because episodes of still larger weight may not have been recorded.
+        degrees_of_freedom = total**2 / float(np.square(squares).sum()) / 2
+        variances.append(Variance(total * (1 - 1 / len(squares)), max(1, int(degrees_of_freedom))))
+    if not any(variance.value for variance in variances):
         return value - margin, value + margin
-    # A few squares may make up most of the variance, which is then as uncertain as a sum of (Σd²)² / Σd⁴ equal squares.
-    # This number is halved, because episodes of still larger weight may not have been recorded.
-    degrees_of_freedom = total**2 / float(np.square(squares).sum()) / 2
-    error = np.sqrt(total * (1 - 1 / len(squares)))
-    return student_interval(value, float(error), level, max(1, int(degrees_of_freedom)), margin)
+    error = total_variance(variances)
+    return student_interval(value, math.sqrt(error.value), level, error.degrees_of_freedom, margin)
 
 
 def student_interval(

@@ -28,11 +28,13 @@ from hindcast.evaluate.estimators import (
     mean_contributions,
     mean_ratio,
     missing_weight_margins,
+    model_variances,
 )
 from hindcast.evaluate.fitted_q import CrossFitResult, FittedQOptions, cross_fit
 from hindcast.evaluate.intervals import (
     F64,
     Interval,
+    Variance,
     jackknife_interval,
     percentile_interval,
     resample_counts,
@@ -124,7 +126,8 @@ class Estimate:
 
     Attributes:
         value: the estimate.
-        interval: `intervals.jackknife_interval`, widened by `estimators.missing_weight_margins`. For `dm`, Student's
+        interval: `intervals.jackknife_interval` with `estimators.model_variances`, widened by
+            `estimators.missing_weight_margins`. For `dm`, Student's
             interval over the model's members, widened by the model's maximum error. None if one episode has all the
             weight or, for `dm`, if the model has a single member.
         bootstrap: percentiles of the estimate over resamples of the episodes; None for `dm`, and if the estimate is
@@ -461,8 +464,17 @@ class _Evaluation:
                 student_interval(value, self._model.spread, level, degrees_of_freedom, self._max_model_error),
             )
         margin = self._margins.get(name, 0.0)
-        interval = jackknife_interval(value, self._contributions[name], level, margin)
+        variances = self._model_variances(name, is_continued=False)
+        interval = jackknife_interval(value, self._contributions[name], level, margin, variances)
         return Estimate(value, interval, percentile_interval(values[1:], level))
+
+    def _model_variances(self, name: str, *, is_continued: bool) -> list[Variance]:
+        """Return `estimators.model_variances`; none for an estimate without a model."""
+        if name not in DOUBLY_ROBUST_ESTIMATES:
+            return []
+        assert self._model is not None
+        members, is_first_half = self._model.members, self._model.is_first_half
+        return model_variances(self._usable_evidence, name, members, is_first_half, is_continued=is_continued)
 
     @cached_property
     def _model_error(self) -> tuple[float, F64]:
@@ -569,7 +581,7 @@ class _Evaluation:
             remarks.append(f"by the model alone: {self._ratio_refusal}" if self._ratio_refusal else "")
         else:
             assert self._effective_episodes is not None
-            difference = Difference.by_ratios(*arguments)
+            difference = Difference.by_ratios(*arguments, self._model_variances(name, is_continued=True))
             remarks.append(formatting.plural(round(self._effective_episodes), "effective episode"))
         if self._is_cloned and not self._ratio_refusal:
             remarks.append("provisional, as the recorded policy was cloned")

@@ -6,7 +6,7 @@ cancels. tests/evaluate/test_evaluate_verdict.py measures how often it is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -21,7 +21,14 @@ from hindcast.evaluate.estimators import (
     mean_contributions,
     missing_weight_margins,
 )
-from hindcast.evaluate.intervals import F64, Interval, student_interval, t_probability
+from hindcast.evaluate.intervals import (
+    F64,
+    Interval,
+    Variance,
+    student_interval,
+    t_probability,
+    total_variance,
+)
 
 MIN_RECORDED_ACTIONS: Final = 10
 """Number of times that an action must be recorded before a verdict on a policy that takes it more often."""
@@ -74,15 +81,21 @@ class Difference:
 
     @classmethod
     def by_ratios(
-        cls, evidence: Evidence, name: str, estimates: Mapping[str, F64], contributions: Mapping[str, F64]
+        cls,
+        evidence: Evidence,
+        name: str,
+        estimates: Mapping[str, F64],
+        contributions: Mapping[str, F64],
+        model_variances: Sequence[Variance] = (),
     ) -> Difference | None:
-        """Return the difference by an estimate that uses ratios, with its jackknife error and margin.
+        """Return the difference by an estimate that uses ratios, with its error and margin.
 
         Args:
             evidence: the recorded episodes.
             name: name of the estimate.
             estimates: result of `compute_estimates`, with the original episodes first.
             contributions: result of `jackknife_contributions`.
+            model_variances: result of `estimators.model_variances`; they are added to the jackknife variance.
 
         Returns:
             The difference; None if one episode has all the weight.
@@ -103,13 +116,14 @@ class Difference:
         squared_total, num_episodes = total**2, len(squares)
         variance = float(np.square(squares).sum()) - squared_total / num_episodes
         degrees_of_freedom = 2 * squared_total / max(variance, 2 * squared_total / (num_episodes - 1))
+        total_error = total_variance([Variance(error**2, degrees_of_freedom), *model_variances])
         weights = evidence.weights[evidence.last_step]
         weight_error = float(weights.std()) / np.sqrt(len(weights))
         # A smaller gap is chance, which the error includes: a margin for it would leave a third of the better policies
         # without a verdict (17 instead of 27 of 30 in tests/evaluate/test_evaluate_verdict.py).
         is_weight_missing = abs(float(weights.mean()) - 1) > _MAX_WEIGHT_ERRORS * weight_error
         margin = missing_weight_margins(evidence).get(name, 0.0) if is_weight_missing else 0.0
-        return cls(value, error, degrees_of_freedom, margin)
+        return cls(value, float(np.sqrt(total_error.value)), total_error.degrees_of_freedom, margin)
 
 
 def difference_to_recorded(
