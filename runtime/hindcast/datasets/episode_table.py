@@ -63,11 +63,9 @@ class EpisodeTable(NamedTuple):
 
     def take(self, episodes: I64 | Bool | slice) -> EpisodeTable:
         """Return the rows of some episodes, in this order."""
-        *columns, returns = self
-        eps_id, length, terminated, truncated = (column[episodes] for column in columns)
-        return EpisodeTable(
-            eps_id, length, terminated, truncated, None if returns is None else returns[episodes]
-        )
+        returns = None if self.returns is None else self.returns[episodes]
+        flags = (self.terminated[episodes], self.truncated[episodes])
+        return EpisodeTable(self.eps_id[episodes], self.length[episodes], *flags, returns)
 
     def satisfies(self, term: FilterTerm) -> Bool:
         """Compare one of `EPISODE_FIELDS` and return `[N]` True for episodes that satisfy the term.
