@@ -103,25 +103,6 @@ def test_refused_submitter_is_reported_from_events(team: TeamNamespace, run_oper
         team.wait_for_event(WALKS, "QuotaExceeded")
 
 
-def test_unschedulable_pod_is_named(team: TeamNamespace, run_operator: RunOperator) -> None:
-    kuberay = FakeKubeRay(team.api, team.namespace, never_ends)
-    with run_operator():
-        team.apply(WALKS)
-        team.wait_for_ray_jobs("walks-r1-1")
-        job = team.api.get("RayJob", team.namespace, "walks-r1-1")
-        kuberay.set_status("walks-r1-1", jobDeploymentStatus="Initializing")
-        template = job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "runner-1", "labels": template["metadata"]["labels"]},
-        }
-        spec = template["spec"] | {"nodeSelector": {"no": "such-node"}}
-        team.api.create(pod | {"spec": spec}, team.namespace)
-        team.wait_for_condition(WALKS, "ClusterReady", "False", "Unschedulable", seconds=30)
-        assert "runner-1 (runner)" in team.status(WALKS)["message"]
-
-
 def test_refused_spec_is_reported_and_runs_after_correction(
     team: TeamNamespace, run_operator: RunOperator, play_kuberay: PlayKubeRay
 ) -> None:

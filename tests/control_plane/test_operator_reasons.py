@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from operator_process import RunOperator
 from resources import VERSION, TeamNamespace, make_recording, make_training
 from verdicts import check_verdicts
 
-from api_server import MERGE, Object, collection, wait_for
+from api_server import MERGE, Object, RefusalError, collection, wait_for
 from hindcast.api.attempt import POOL_LABEL
 from hindcast_operator.names import NAME_LABEL, make_labels
 from hindcast_operator.planning.reasons import Reason
@@ -161,7 +161,14 @@ def delete_account(target: Target) -> None:
 
 
 def report_without_progress(target: Target) -> None:
-    target.kuberay.write_report(target.child, lastProgressTime="2026-01-01T00:00:00Z")
+    with suppress(RefusalError):  # the attempt has just been ended
+        target.kuberay.write_report(target.child, lastProgressTime="2026-01-01T00:00:00Z")
+
+
+def fall_silent_later(target: Target) -> None:
+    """Fall silent after another attempt has been ended for it."""
+    if target.team.status(make_recording("no-heartbeat")).get("state") == "Retrying":
+        target.edit(runPolicy={"stallTimeoutSeconds": 1})
 
 
 def change_hashes(target: Target) -> None:
@@ -181,7 +188,7 @@ class Case:
         spec: fields of its spec.
         act: what is done once the first attempt is in the state `start`.
         start: see `act`; "Created": the attempt's RayJob exists.
-        is_repeated: `act` is done again and again while the state lasts.
+        is_repeated: `act` is done again and again while that state lasts.
         outcome: outcome that its attempts report.
         last_status: deployment status at which its first RayJob stays.
         reference: recording to which it refers; it is then a training.
@@ -261,8 +268,7 @@ CASES = {
         "Running", act=lambda target: target.kuberay.write_report(target.child, progress="far")
     ),
     Reason.TOKEN_OUTDATED: Case("Running", act=delete_account),
-    # Later than NO_HEARTBEAT.
-    Reason.MANY_RUNS_SILENT: Case("Running", {"runPolicy": {"stallTimeoutSeconds": 6}}),
+    Reason.MANY_RUNS_SILENT: Case("Running", act=fall_silent_later, is_repeated=True),
     Reason.POD_SECURITY_VIOLATION: stays(refuse_pods("violates PodSecurity")),
     Reason.PODS_REFUSED: stays(refuse_pods("a webhook says no")),
     Reason.OUT_OF_MEMORY: ends("Lost", Reason.OUT_OF_MEMORY),
@@ -290,7 +296,7 @@ CASES = {
         "Retrying", act=end_job(jobDeploymentStatus="Failed", reason="SubmissionFailed")
     ),
 }
-"""Reason -> case. `VERDICTS` has the verdicts in its state."""
+"""Reason -> case. `verdicts.VERDICTS` has the verdicts in its state."""
 
 
 @pytest.mark.timeout(240)
