@@ -1,10 +1,13 @@
 """Actions, models and combinations of options for which an algorithm builds no networks."""
 
+import re
+
 import numpy as np
 import pytest
 from algorithm_kit import BOX, build_algorithm
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
+from hindcast.algorithms import REGISTRY
 from hindcast.errors import SpecError
 
 CHOICES = Discrete(3, start=5)
@@ -46,6 +49,25 @@ def test_actions_that_cannot_be_enumerated_are_refused_with_alternatives(name, s
     with pytest.raises(SpecError) as error:
         build_algorithm(name, {}, space)
     assert str(error.value) == f"spec.algorithm: {name} {sentence}"
+
+
+@pytest.mark.parametrize("recurrent", ["none", "lstm"])
+@pytest.mark.parametrize(
+    "space", [CHOICES, MultiDiscrete([2, 3]), BOX, UNBOUNDED], ids=lambda space: type(space).__name__
+)
+@pytest.mark.parametrize(
+    "name", [name for name, algorithm in REGISTRY.items() if algorithm.can_train_recurrent]
+)
+def test_first_algorithm_of_a_remedy_can_learn_the_actions(name, space, recurrent):
+    try:
+        build_algorithm(name, {}, space, recurrent=recurrent)
+    except SpecError as error:
+        names = re.findall(r"\b[A-Z]\w+\b", str(error).rpartition("; use ")[2].partition(" for other")[0])
+        names = [name for name in names if name in REGISTRY]
+        assert names
+        for remedy in names:
+            assert recurrent == "none" or REGISTRY[remedy].can_train_recurrent
+        build_algorithm(names[0], {}, space, recurrent=recurrent)
 
 
 @pytest.mark.parametrize(

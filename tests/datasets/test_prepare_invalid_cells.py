@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import uuid
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import prepare_kit as kit
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -287,13 +289,58 @@ def test_steps_of_a_vector_environment_of_one_are_no_episodes(tmp_path: Path) ->
     assert block.columns["actions"].ravel().tolist() == expected_block.columns["actions"].tolist()
 
 
-def test_steps_of_several_environments_are_refused(tmp_path: Path) -> None:
+def make_environments_log(seed: int, has_new_obs: bool, has_counter: bool) -> pd.DataFrame:
+    """Make a log with one step of all environments in each row; an episode ends before the last environment."""
+    rng = np.random.default_rng(seed)
+    num_rows, num_environments = int(rng.integers(3, 9)), int(rng.integers(2, 6))
+    shape = (num_rows, num_environments)
+    obs = rng.normal(size=(num_rows + 1, num_environments, *rng.integers(1, 4, int(rng.integers(2)))))
+    is_end = rng.random(shape) < 0.2
+    is_end[rng.integers(num_rows), 0] = True
+    columns = {
+        "obs": obs[:-1],
+        "actions": rng.integers(0, 2, shape),
+        "rewards": rng.normal(size=shape),
+        "terminateds": is_end,
+        **({"new_obs": obs[1:]} if has_new_obs else {}),
+    }
+    frame = pd.DataFrame({name: values.tolist() for name, values in columns.items()})
+    return frame.assign(update=np.arange(num_rows)) if has_counter else frame
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("has_new_obs", [True, False])
+def test_steps_of_several_environments_are_refused_with_a_remedy_that_works(
+    tmp_path: Path, has_new_obs: bool, seed: int
+) -> None:
     """Regression: each row of a vector environment's log was an episode of as many steps as there are environments."""
-    columns = make_columns((9, 9))
-    names = ("obs", "new_obs", "actions", "rewards", "terminateds")
-    rows = {name: [[columns[name][row], columns[name][row + 9]] for row in range(9)] for name in names}
-    pq.write_table(pa.table(rows), tmp_path / "a.parquet")
-    with pytest.raises(
-        DataError, match=r"row 0: its lists hold one step of 2 environments.*: write one row for"
-    ):
-        open_block(str(tmp_path / "a.parquet"))
+    frame = make_environments_log(seed, has_new_obs, has_counter=seed % 2 == 1)
+    path = str(tmp_path / "a.parquet")
+    frame.to_parquet(path)
+    options = ReadOptions(ignore_final_observation=True, columns=("obs", "new_obs", "actions", "rewards"))
+    options = options if has_new_obs else replace(options, columns=("obs", "actions", "rewards"))
+    num_environments = len(frame["rewards"][0])
+    with raises_user_error(DataError, f"one step of {num_environments} environments") as error_info:
+        open_data(Reading((path,), options=options))
+    code = re.search(r"frame\.assign.*?kind='stable'\)", str(error_info.value))
+    assert code is not None
+    eval(code[0], {"frame": frame}).to_parquet(path)
+    block = kit.read_block(open_data(Reading((path,), options=options)))
+    rewards = np.array(frame["rewards"].tolist()).T
+    assert block.columns["rewards"].tolist() == rewards.ravel().tolist()
+    is_end = np.array(frame["terminateds"].tolist()).T
+    is_end[:, -1] = True
+    assert block.num_episodes == is_end.sum()
+
+
+def test_rollouts_of_one_environment_are_refused_with_a_remedy_that_works(tmp_path: Path) -> None:
+    frame = make_environments_log(0, has_new_obs=False, has_counter=False)
+    path = str(tmp_path / "a.parquet")
+    frame.to_parquet(path)
+    with raises_user_error(DataError, "steps of one environment, frame.explode") as error_info:
+        open_block(path)
+    code = re.search(r"environment, (frame\.explode\(.*\))$", str(error_info.value).splitlines()[0])
+    assert code is not None
+    eval(code[1], {"frame": frame}).to_parquet(path)
+    block = open_block(path)
+    assert block.columns["rewards"].tolist() == np.concatenate(frame["rewards"].tolist()).tolist()

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from tool_tables import BLOCK, LENGTHS, NEXT_OBS, OBS, REWARDS, encode_table, make_steps, open_tool
 
+from hindcast.datasets.inspection.inspecting import inspect_data
+from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.writer import BlockWriter
 from hindcast.errors import DataError
 from hindcast.formats.layouts import WRITTEN_FORMATS
@@ -77,6 +79,8 @@ LEFTOVERS: dict[str, bytes] = {
     "README.md": b"# Data\n",
     "LICENSE": b"MIT\n",
     "dataset_info.json": b'{"features": {}}',
+    "features.json": b"{}",
+    "metadata.jsonl": b"{}\n{}\n",
     "params.json": b'[{"lr": 0.1}]',
     "stats.json": b'{"mean": [0.5, 1.5], "count": 15}',
     "config.yaml": b"lr: 0.1\n",
@@ -201,7 +205,10 @@ MISREAD_FILES = {
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 @pytest.mark.parametrize("name", MISREAD_FILES)
 def test_file_with_columns_of_the_data_is_never_left_out(tmp_path, name, suffix):
-    """Regression: a part without a header, or with another delimiter or encoding, counted as a file without data."""
+    """Regression: a part without a header, or with another delimiter or encoding, counted as a file without data.
+
+    `inspect` gives the same reason as a training.
+    """
     (tmp_path / f"1.{suffix}").write_bytes(encode_table(TABLE.slice(0, 9), suffix))
     content, what, remedy = MISREAD_FILES[name]
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -211,6 +218,11 @@ def test_file_with_columns_of_the_data_is_never_left_out(tmp_path, name, suffix)
     assert name in message
     assert what in message
     assert remedy in message
+    try:
+        messages = [problem.message for problem in inspect_data(Reading((str(tmp_path),))).problems]
+    except DataError as error:
+        messages = [str(error)]
+    assert message in messages
 
 
 def test_compressed_copy_of_a_file_is_left_out(tmp_path):

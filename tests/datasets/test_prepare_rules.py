@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import prepare_kit as kit
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hindcast.api.input import FilterTerm, PrepareSpec
@@ -22,6 +24,7 @@ from hindcast.formats.format import ReadOptions
 from hindcast.formats.spec import DataSpec
 from hindcast.storage.location import resolve
 from support import episode_hashes
+from user_errors import raises_user_error
 
 
 @pytest.fixture
@@ -56,6 +59,36 @@ def test_timestep_with_two_contents_is_refused(tmp_path, table):
         match=r"row 14 \(episode e1, t 1\): the timestep occurs twice.* set prepare.episodes to File",
     ):
         open_rows(path)
+
+
+SPLITS = [
+    ("train/{}.parquet", "test/{}.parquet"),
+    ("train-{}.parquet", "validation-{}.parquet"),
+    ("split=train/{}.parquet", "split=test/{}.parquet"),
+    ("2025/log_{}.parquet", "2026/log_{}.parquet"),
+    ("Train_{}.parquet", "eval_{}.parquet"),
+]
+
+
+@pytest.mark.parametrize("names", SPLITS)
+def test_splits_with_the_same_ids_are_refused_with_a_remedy_that_works(tmp_path, names):
+    """Regression: the advice was prepare.episodes: File, which cuts an episode that crosses files."""
+    blocks = [kit.make_block([5, 7], seed=seed) for seed in (1, 2)]
+    for number, (block, name) in enumerate(zip(blocks, names, strict=True)):
+        table = kit.make_table(block, tmp_path / f"table{number}")
+        for part in range(2):
+            path = tmp_path / "data" / name.format(part)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table.slice(part * 3, 9 if part else 3), path)
+    with raises_user_error(DataError, "the timestep occurs twice") as error_info:
+        open_rows(str(tmp_path / "data"))
+    advice = re.search(r"If (\S+) and (\S+) count their own episodes, name each as", str(error_info.value))
+    assert advice is not None
+    dataset = open_data([Reading((path,)) for path in advice.groups()])
+    block = kit.read_block(dataset)
+    assert sorted(block.length.tolist()) == [5, 5, 7, 7]
+    rewards = np.concatenate([block.columns["rewards"] for block in blocks])
+    assert sorted(block.columns["rewards"].tolist()) == sorted(rewards.tolist())
 
 
 def with_times(table: pa.Table, time_type: str) -> pa.Table:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import prepare_kit as kit
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,7 @@ from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.tables.roles import _to_order
 from layers import examples
+from user_errors import raises_user_error
 
 HOURS = np.array([0, 6, 6, 30, 100, 101, 149, 3, 27], dtype=np.float64)
 """Times of the rows of three episodes: of four steps, three and two."""
@@ -242,3 +244,46 @@ def test_durations_are_never_left_out(
     }[kind]
     with pytest.raises(DataError, match=message):
         open_data(Reading((str(folder),), prepare=PrepareSpec()), cache=str(tmp_path / "cache"))
+
+
+def write_frame(frame: pd.DataFrame, path: Path) -> None:
+    """Write a frame in the format of the path; text formats have times in ISO 8601."""
+    if path.suffix == ".parquet":
+        frame.to_parquet(path)
+        return
+    frame = frame.assign(when=[time.isoformat() for time in frame["when"]])
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_json(path, orient="records", lines=True)
+
+
+@pytest.mark.parametrize("suffixes", [(".parquet", ".parquet"), (".csv", ".jsonl"), (".jsonl", ".parquet")])
+@pytest.mark.parametrize(
+    "options", [{"schema": {"t": "when"}}, {"time": TimeSpec(column="when", unit="Hour")}]
+)
+@pytest.mark.parametrize("zoned_file", [0, 1])
+def test_times_with_and_without_a_zone_are_not_joined(
+    tmp_path: Path, zoned_file: int, options: dict[str, Any], suffixes: tuple[str, str]
+) -> None:
+    """Regression: times in UTC in one file and local times in another ordered the rows of the same episodes."""
+    frame = make_table(pd.date_range("2026-01-30T08:00", periods=9, freq="h")).to_pandas()
+    frames = [frame[::2], frame[1::2]]
+    folder = tmp_path / "data"
+    folder.mkdir()
+    paths = [folder / f"part{number}{suffix}" for number, suffix in enumerate(suffixes)]
+
+    def read(*files_with_zone: int) -> Any:
+        for number, (part, path) in enumerate(zip(frames, paths, strict=True)):
+            zone = "UTC" if number in files_with_zone else None
+            write_frame(part.assign(when=part["when"].dt.tz_localize(zone)), path)
+        read_options = ReadOptions(
+            columns=("obs", "actions", "rewards"), ignore_final_observation=True, **options
+        )
+        return kit.read_block(open_data(Reading((str(folder),), options=read_options)))
+
+    with raises_user_error(DataError, "has a time without a zone", path=str(paths[1 - zoned_file]), row=0):
+        read(zoned_file)
+    for files_with_zone in ((), (0, 1)):
+        block = read(*files_with_zone)
+        assert block.columns["obs"][block.obs_row].ravel().tolist() == list(range(9))

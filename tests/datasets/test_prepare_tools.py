@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium as gym
 import h5py
 import numpy as np
+import pandas as pd
 import prepare_kit as kit
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,8 +47,11 @@ from hindcast.datasets.space_fitting import fit_to_spaces
 from hindcast.datasets.validate import check_spec
 from hindcast.datasets.writer import BlockWriter
 from hindcast.errors import DataError
+from hindcast.formats.format import ReadOptions
 from hindcast.formats.spec import DataSpec
+from hindcast.formats.tables.json_documents import from_extended_json
 from hindcast.formats.tables.json_lines import parse_json_cells
+from hindcast.formats.tables.naming import ALIASES, plan_columns
 from hindcast.storage.location import resolve
 from layers import examples
 from user_errors import raises_user_error
@@ -714,6 +718,24 @@ def test_hdf5_of_robomimic_is_read(tmp_path, has_next_obs):
     assert block.terminated.all()
 
 
+@pytest.mark.parametrize("sizes", [(1, 2), (2, 1), (1, 1, 1)])
+def test_tuples_of_observations_of_d3rlpy_2_are_read(tmp_path, sizes):
+    items = np.split(OBS, np.cumsum(sizes)[:-1], axis=1)
+    with h5py.File(tmp_path / "buffer.h5", "w") as file:
+        file["columns"], file["num_episodes"], file["version"] = [b"observations", b"actions"], 3, "2.1"
+        for i in range(3):
+            rows = i == EPISODE
+            for number, item in enumerate(items):
+                file[f"observations_{i}_{number}"] = item[rows]
+            file[f"actions_{i}"], file[f"terminated_{i}"] = ACTIONS[rows][:, None], True
+            file[f"rewards_{i}"] = REWARDS[rows][:, None]
+    block = kit.read_block(open_tool(tmp_path / "buffer.h5", ignore_final_observation=True))
+    assert block.length.tolist() == LENGTHS
+    for number, item in enumerate(items):
+        np.testing.assert_array_equal(block.columns[f"obs/{number}"][block.obs_row], item)
+    assert f"obs/{len(items)}" not in block.columns
+
+
 def test_buffer_of_d3rlpy_2_is_read(tmp_path):
     with h5py.File(tmp_path / "buffer.h5", "w") as file:
         file["columns"], file["num_episodes"], file["version"] = [b"observations", b"actions"], 3, "2.1"
@@ -783,3 +805,108 @@ def test_path_with_a_comma_is_one_path(tmp_path, name):
     for named in (path, path.parent):
         dataset = open_tool(named, ignore_final_observation=True)
         assert dataset.num_episodes == (1 if path.suffix == ".csv" else len(LENGTHS))
+
+
+# Names in `schema`
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        (alias, column)
+        for column, aliases in ALIASES.items()
+        for alias in aliases
+        if alias not in ("done", "dones")
+    ],
+)
+def test_other_name_of_a_column_in_the_schema_is_refused_with_a_remedy_that_works(name, column):
+    """Regression: it became an additional column, so that flags of `terminal` did not end episodes."""
+    names = ["obs", "actions", "rewards", "flag"]
+    with raises_user_error(DataError, f"`schema` has '{name}', .* write '{column}' in its place"):
+        plan_columns(names, ReadOptions(schema={name: "flag"}))
+    assert plan_columns(names, ReadOptions(schema={column: "flag"})).sources[column].columns == ("flag",)
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("action_prob", "action_logp"),
+        ("rewardss", "rewards"),
+        ("terminatedes", "terminateds"),
+        ("heart_rate", None),
+    ],
+)
+def test_unknown_name_in_the_schema_is_noted_with_the_nearest_one(tmp_path, name, suggestion):
+    folder = write(tmp_path / "data", make_steps(other=np.full(15, 0.5)))
+    dataset = open_tool(folder, schema={name: "other"})
+    notes = [note for note in dataset.notes if "`schema`" in note]
+    assert len(notes) == (suggestion is not None)
+    assert all(repr(name) in note and f"did you mean '{suggestion}'" in note for note in notes)
+    assert kit.read_block(dataset).columns[name].ravel().tolist() == [0.5] * 15
+
+
+# JSON documents of pandas, and MongoDB's values
+
+
+@pytest.mark.parametrize("suffix", ["json", "json.gz"])
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("orient", ["records", "split", "table", "index", "columns"])
+def test_data_frame_in_any_orient_of_pandas_is_read(tmp_path, orient, indent, suffix):
+    frame = pd.DataFrame(make_steps().to_pylist())
+    frame.to_json(tmp_path / f"steps.{suffix}", orient=orient, indent=indent, double_precision=15)
+    dataset = open_tool(tmp_path)
+    assert_steps(dataset)
+    assert not any("index" in note for note in dataset.notes)
+
+
+def test_rows_without_names_of_columns_are_refused_with_a_remedy_that_works(tmp_path, monkeypatch):
+    table = make_steps()
+    pd.DataFrame(table.to_pylist()).to_json(tmp_path / "old.json", orient="values", double_precision=15)
+    with raises_user_error(DataError, "holds rows without the names") as error_info:
+        open_tool(tmp_path)
+    code = re.search(r"pd\.DataFrame\(.*\)", str(error_info.value))[0]
+    monkeypatch.chdir(tmp_path)
+    exec(
+        code.replace("['obs', 'actions', …]", repr(table.column_names)),
+        {"pd": pd, "json": json, "Path": Path},
+    )
+    assert_steps(open_tool(tmp_path / "steps.json"))
+
+
+def to_extended(value, *, is_canonical: bool) -> Any:
+    """Return a value as mongoexport writes it, with plain numbers unless it is canonical."""
+    if isinstance(value, list):
+        return [to_extended(item, is_canonical=is_canonical) for item in value]
+    if isinstance(value, bool) or not is_canonical:
+        return value
+    if isinstance(value, int):
+        return {"$numberLong": str(value)} if value % 2 else {"$numberInt": str(value)}
+    return {"$numberDouble": repr(value)}
+
+
+@pytest.mark.parametrize("is_array", [True, False], ids=["array", "lines"])
+@pytest.mark.parametrize("is_canonical", [True, False], ids=["canonical", "relaxed"])
+def test_extended_json_of_mongodb_is_read(tmp_path, is_canonical, is_array):
+    rows = []
+    for number, row in enumerate(make_steps().to_pylist()):
+        time = (
+            {"$numberLong": str(1_700_000_000_000 + 60_000 * number)}
+            if is_canonical
+            else "2026-01-01T00:00:00Z"
+        )
+        cells = {name: to_extended(cell, is_canonical=is_canonical) for name, cell in row.items()}
+        rows.append({"_id": {"$oid": f"{number:024x}"}, "when": {"$date": time}, **cells})
+    text = json.dumps(rows) if is_array else "\n".join(map(json.dumps, rows))
+    (tmp_path / "steps.json").write_text(text)
+    assert_steps(open_tool(tmp_path))
+
+
+@given(st.integers(-(10**14), 10**14), st.floats(allow_nan=False))
+@examples(30)
+def test_extended_values_keep_numbers_and_times(milliseconds, number):
+    time = from_extended_json({"$date": {"$numberLong": str(milliseconds)}})
+    assert np.datetime64(time.removesuffix("Z"), "ms") == np.datetime64(milliseconds, "ms")
+    assert from_extended_json([{"$numberDouble": repr(number)}, {"$numberLong": str(milliseconds)}]) == [
+        number,
+        milliseconds,
+    ]

@@ -66,14 +66,6 @@ def test_arrow_and_numpy_files_are_described(tmp_path):
     assert "a ZIP archive or NumPy's .npz" in open_refused(tmp_path / "a.npz")
 
 
-def test_json_with_columns_as_objects_is_refused(tmp_path):
-    rows = [STEP, {**STEP, "t": 1}]
-    columns = {name: {str(i): row[name] for i, row in enumerate(rows)} for name in STEP}
-    (tmp_path / "a.json").write_text(json.dumps(columns))
-    message = open_refused(tmp_path / "a.json")
-    assert "holds columns, not rows: write one object for each row (pandas: orient='records')" in message
-
-
 def test_flat_hdf5_with_names_like_minari_is_not_minari(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["observations"] = np.zeros((4, 2), np.float32)

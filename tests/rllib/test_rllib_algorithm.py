@@ -75,6 +75,17 @@ def test_python_has_the_networks_of_yaml_and_a_note_where_rllib_differs(walks: P
         assert not any("preset RLlib" in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("model_config", "has_note"), [(DefaultModelConfig(), False), ({"preset": "rllib"}, True)]
+)
+def test_only_a_preset_of_the_user_is_said_to_have_no_effect(
+    walks: Path, model_config: Any, has_note: bool
+) -> None:
+    config = BCConfig().environment(Walk).offline_data(input_=walks).rl_module(model_config=model_config)
+    with config.build_algo() as algo:
+        assert any("preset has no effect" in note for note in algo.notes) == has_note
+
+
 def get_weights(algo: RunningAlgorithm) -> dict[str, torch.Tensor]:
     return algo.get_module().get_state()
 

@@ -7,8 +7,11 @@ import pyarrow as pa
 import pytest
 
 from hindcast import BCConfig
-from hindcast.errors import SpecError
-from hindcast.rllib.batch_io.tables import wrap_tables
+from hindcast.datasets.prepare.opening import open_data
+from hindcast.datasets.prepare.reading import Reading
+from hindcast.errors import SpecError, UserError
+from hindcast.formats.format import ReadOptions
+from hindcast.rllib.batch_io.tables import TableInput, wrap_tables
 
 NUM_STEPS = 40
 RNG = np.random.default_rng(0)
@@ -75,9 +78,10 @@ def test_arrays_keep_their_masks_and_values_in_any_byte_order(shape):
     [
         (FRAME.set_axis(["t"] * FRAME.shape[1], axis=1), "cannot be stored .*Duplicate column names"),
         (FRAME["rewards"], "a Series is one column, expected a data frame"),
-        ({**ARRAYS, "rewards": np.zeros(NUM_STEPS, complex)}, "the array 'rewards' cannot be stored"),
+        ({**ARRAYS, "rewards": np.zeros(NUM_STEPS, complex)}, "the column 'rewards' .*cannot be stored"),
         ({**ARRAYS, "rewards": np.zeros(3)}, r"the array 'rewards' has shape \[3\], expected \[40\]"),
-        ({**ARRAYS, "obs": np.zeros((NUM_STEPS, 2, 2))}, r"the array 'obs' has shape \[40, 2, 2\]"),
+        ({**ARRAYS, "rewards": [0.0, "1"] * 20}, "the column 'rewards' mixes types"),
+        ({**ARRAYS, "rewards": 1.0}, "'rewards' is a float: expected an array or a list for each column"),
         (FRAME.assign(rewards=[1, "x"] * 20), "mixes types"),
     ],
 )
@@ -89,3 +93,192 @@ def test_table_that_cannot_be_stored_is_refused_when_it_is_passed(table, message
 def test_resource_cannot_contain_a_table():
     with pytest.raises(SpecError, match=r"a table in memory \(40 rows\), which only build_algo\(\) accepts"):
         make_config(FRAME).to_resource()
+
+
+OBS_FORMS = {
+    "number": RNG.normal(size=NUM_STEPS),
+    "vector": RNG.normal(size=(NUM_STEPS, 3)).astype(np.float32),
+    "image": RNG.integers(0, 256, (NUM_STEPS, 4, 5, 3), dtype=np.uint8),
+    "flags": RNG.random((NUM_STEPS, 2, 2)) < 0.5,
+    "dictionary": {
+        "image": RNG.integers(0, 256, (NUM_STEPS, 2, 3), dtype=np.uint8),
+        "speed": np.arange(40.0),
+    },
+}
+
+
+def take_row(values, row, convert):
+    if isinstance(values, dict):
+        return {name: take_row(child, row, convert) for name, child in values.items()}
+    return convert(values[row])
+
+
+def to_lists(values):
+    return (
+        {name: to_lists(child) for name, child in values.items()}
+        if isinstance(values, dict)
+        else values.tolist()
+    )
+
+
+def cell_to_list(cell):
+    return cell.tolist()
+
+
+def make_rows(columns, convert=lambda cell: cell):
+    return [
+        {name: take_row(values, row, convert) for name, values in columns.items()} for row in range(NUM_STEPS)
+    ]
+
+
+TABLE_FORMS = {
+    "arrays": lambda columns: columns,
+    "lists": lambda columns: {name: to_lists(values) for name, values in columns.items()},
+    "rows of arrays": make_rows,
+    "rows of lists": lambda columns: make_rows(columns, cell_to_list),
+    "frame": lambda columns: pd.DataFrame(make_rows(columns)),
+    "frame of lists": lambda columns: pd.DataFrame(make_rows(columns, cell_to_list)),
+    "arrow": lambda columns: pa.Table.from_pylist(make_rows(columns, cell_to_list)),
+    "record batches": lambda columns: pa.Table.from_pylist(make_rows(columns, cell_to_list)).to_reader(),
+}
+
+
+def read_table(table, folder):
+    assert isinstance(table, TableInput), table
+    folder.mkdir()
+    table.write(str(folder))
+    dataset = open_data(Reading((str(folder),), options=ReadOptions(ignore_final_observation=True)))
+    (block,) = (dataset.read(unit) for unit in dataset.units)
+    return block
+
+
+@pytest.mark.parametrize("obs", OBS_FORMS)
+def test_table_in_any_form_is_read_with_its_values(obs, tmp_path):
+    columns = {**ARRAYS, "obs": OBS_FORMS[obs]}
+    leaves = OBS_FORMS[obs] if isinstance(OBS_FORMS[obs], dict) else {"": OBS_FORMS[obs]}
+    for form, make_table in TABLE_FORMS.items():
+        table = make_table(columns)
+        block = read_table(wrap_tables(table), tmp_path / form)
+        assert block.length.tolist() == [10] * 4
+        for name, values in leaves.items():
+            column = block.columns[f"obs/{name}" if name else "obs"][block.obs_row]
+            np.testing.assert_array_equal(column.reshape(values.shape), values)
+        for name in ("actions", "rewards"):
+            np.testing.assert_array_equal(block.columns[name], ARRAYS[name])
+
+
+EPISODES = [
+    {name: values[start : start + 10 + (name == "obs")] for name, values in ARRAYS.items()}
+    for start in (0, 10, 20)
+]
+
+
+@pytest.mark.parametrize(
+    "convert", [dict, lambda episode: {name: to_lists(episode[name]) for name in episode}]
+)
+def test_list_of_episodes_with_a_final_observation_is_read(convert, tmp_path):
+    block = read_table(wrap_tables(list(map(convert, EPISODES))), tmp_path / "data")
+    assert block.length.tolist() == [10] * 3
+    np.testing.assert_array_equal(block.columns["obs"].reshape(33, 2)[:11], ARRAYS["obs"][:11])
+    np.testing.assert_array_equal(block.columns["actions"], ARRAYS["actions"][:30])
+
+
+def test_list_of_tables_is_a_list_of_inputs():
+    tables = [{name: values[start:] for name, values in ARRAYS.items()} for start in (0, 20)]
+    assert [entry.table.num_rows for entry in wrap_tables(tables)] == [40, 20]
+
+
+def test_rows_keep_infos_and_missing_cells(tmp_path):
+    rows = [
+        row | {"infos": {"late": step % 2} if step % 3 else {}} for step, row in enumerate(make_rows(ARRAYS))
+    ]
+    for form in (rows, pd.DataFrame(rows)):
+        assert wrap_tables(form).table["infos"].to_pylist()[:3] == ["", '{"late":1}', '{"late":0}']
+    rows[3].pop("rewards")
+    assert wrap_tables(rows).table["rewards"].null_count == 1
+
+
+class Lazy:
+    """A lazy frame, as Polars and others have."""
+
+    def collect(self):
+        return FRAME
+
+
+def pass_list(entry):
+    return list(entry)
+
+
+def pass_collected(entry):
+    return entry.collect()
+
+
+def name_columns(entry):
+    return {"obs": entry[:, :-2], "actions": entry[:, -2], "rewards": entry[:, -1]}
+
+
+def stack_rows(rows):
+    return {
+        "obs": np.stack([row["obs"] for row in rows]),
+        "actions": np.stack([row["actions"] for row in rows]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("make_entry", "message", "remedy"),
+    [
+        (
+            lambda: iter(make_rows(ARRAYS)),
+            r"is a list_iterator, .* pass a list, input_=list\(\.\.\.\)",
+            pass_list,
+        ),
+        (
+            lambda: (row for row in make_rows(ARRAYS)),
+            r"is a generator, which can be read only once",
+            pass_list,
+        ),
+        (Lazy, r"is a Lazy, which does not hold its rows in memory: pass its \.collect\(\)", pass_collected),
+        (lambda: np.zeros((5, 4)), r"of shape \[5, 4\]: name its columns in a dictionary", name_columns),
+        (
+            lambda: make_rows(ARRAYS)[0],
+            r"in which 'actions' is an int64: .* or a list of rows",
+            lambda row: [row],
+        ),
+        (lambda: [{"obs": [1.0, 2.0], "actions": [1, 0]}] * 3, "may be rows or tables", stack_rows),
+        (
+            lambda: [*make_rows(ARRAYS), None],
+            "a list of rows, but contains a NoneType",
+            lambda rows: rows[:-1],
+        ),
+    ],
+)
+def test_other_form_is_refused_with_a_remedy_that_works(make_entry, message, remedy):
+    with pytest.raises(SpecError, match=message):
+        BCConfig().offline_data(input_=make_entry())
+    assert isinstance(wrap_tables(remedy(make_entry())), TableInput)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "name"),
+    [
+        (FRAME, "the pandas DataFrame"),
+        (ARRAYS, "the dictionary of columns"),
+        (make_rows(ARRAYS), "the list of rows"),
+        ([FRAME, ARRAYS], "the dictionary of columns"),
+    ],
+)
+def test_messages_name_a_table_as_its_user_does(inputs, name):
+    with make_config(inputs).build_algo() as algo:
+        notes = "\n".join(algo.notes)
+    assert f"{name}: prepared 40 rows" in notes
+    assert "/" not in notes.replace("docs/", "")
+
+
+def test_error_names_the_row_of_a_table():
+    frame = FRAME.assign(rewards=[None, *ARRAYS["rewards"][1:]])
+    with (
+        pytest.raises(UserError, match=r"^the pandas DataFrame, row 0") as error_info,
+        make_config(frame).build_algo(),
+    ):
+        pass
+    assert "/" not in str(error_info.value)

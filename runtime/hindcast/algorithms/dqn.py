@@ -119,7 +119,8 @@ class DQN(Algorithm):
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         options, name = self.options, type(self).__name__
         model = inputs.model.for_network("policy")
-        if problem := action_problem(name, "discrete", inputs.action_space):
+        is_recurrent = model.recurrent != "none"
+        if problem := action_problem(name, "discrete", inputs.action_space, is_recurrent=is_recurrent):
             raise SpecError(f"{problem}.", field="spec.algorithm")
         if model.module_class is not None:
             raise SpecError(

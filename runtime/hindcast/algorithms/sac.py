@@ -76,7 +76,7 @@ class SAC(EnsembleActorCritic):
 
     def networks(self, inputs: ModelInputs) -> nn.ModuleDict:
         name = type(self).__name__
-        action_range = ActionRange(inputs.action_space, name)
+        action_range = ActionRange(inputs.action_space, name, is_recurrent=inputs.model.recurrent != "none")
         policy = inputs.policy(value=False, auto="squashedGaussian")
         alpha = LogWeight(self.options.initial_alpha)
         return nn.ModuleDict(

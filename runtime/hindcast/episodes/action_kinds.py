@@ -14,14 +14,20 @@ MAX_JOINT_ACTIONS: Final = 4096
 """Maximum number of combinations of a MultiDiscrete action's elements; the network has an output for each."""
 
 
-def action_problem(algorithm: str, kind: ActionKind, space: gym.Space[Any]) -> str | None:
-    """Describe why an algorithm for this kind cannot learn the actions of a space, and name others; None if it can."""
+def action_problem(
+    algorithm: str, kind: ActionKind, space: gym.Space[Any], *, is_recurrent: bool = False
+) -> str | None:
+    """Describe why an algorithm for this kind cannot learn the actions of a space, and name others; None if it can.
+
+    The others can also train a recurrent policy if this one is recurrent.
+    """
     is_discrete = isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete)
     if kind == "discrete" and not is_discrete:
-        return (
-            f"{algorithm} requires one discrete action, a Discrete or MultiDiscrete space, not {space}; use SAC, CQL "
-            "or TD3BC for continuous actions, and IQL, MARWIL or BC for other actions"
-        )
+        names = "IQL, MARWIL or BC"
+        if action_problem(algorithm, "continuous", space) is None:
+            continuous_names = "SAC or CQL" if is_recurrent else "SAC, CQL or TD3BC"
+            names = f"{continuous_names} for continuous actions, and {names} for other actions"
+        return f"{algorithm} requires one discrete action, a Discrete or MultiDiscrete space, not {space}; use {names}"
     if kind == "discrete" and (problem := joint_actions_problem(space)):
         return (
             f"{algorithm} computes a value for each combination of an action's elements, but {space} has {problem}; "
@@ -30,7 +36,9 @@ def action_problem(algorithm: str, kind: ActionKind, space: gym.Space[Any]) -> s
     if kind != "continuous":
         return None
     if not (isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)):
-        q_algorithms = {"CQL": "DiscreteCQL or DQN", "SAC": "DiscreteSAC, DQN or DiscreteCQL"}
+        q_algorithms = {"CQL": "DiscreteCQL or DQN"}
+        if not is_recurrent:
+            q_algorithms["SAC"] = "DiscreteSAC, DQN or DiscreteCQL"
         q_algorithm = q_algorithms.get(algorithm, "DQN or DiscreteCQL")
         alternatives = f"{q_algorithm}, or IQL, MARWIL or BC" if is_discrete else "IQL, MARWIL or BC"
         return f"{algorithm} requires continuous actions in one float Box, not {space}; use {alternatives}"

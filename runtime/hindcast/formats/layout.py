@@ -6,7 +6,8 @@ schema, and makes the encoder that writes it (a `RowEncoder` of the module `data
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -61,6 +62,16 @@ def first_true(flags: NDArray[np.bool_]) -> int | None:
     """Return the index of the first True; None if there is no True."""
     positions = np.flatnonzero(flags)
     return int(positions[0]) if len(positions) else None
+
+
+def bisect_first_invalid(num_rows: int, has_invalid: Callable[[int], bool]) -> int:
+    """Return the index of the first invalid row of `num_rows`, at least one of which is invalid.
+
+    Args:
+        num_rows: the number of rows.
+        has_invalid: returns whether one of the first `stop` rows is invalid.
+    """
+    return bisect_left(range(1, num_rows), True, key=has_invalid)
 
 
 def refuse_null(column: pa.ChunkedArray, name: str, expected: str = "") -> None:

@@ -39,6 +39,8 @@ class Rows:
             of that timestep; None if no row does.
         left_out: name of a column that is left out, because it cannot be read and nothing requires it -> the reason.
         names: leaf -> the names of its elements, such as columns of a table; leaves without names are left out.
+        has_zone: whether the times of rows, in `t` or in the column of times, have a zone; they are then in UTC. None
+            if there are no dates or times.
     """
 
     columns: dict[str, NDArray]
@@ -52,6 +54,7 @@ class Rows:
     is_obs_only: Bool | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    has_zone: bool | None = None
 
     def __len__(self) -> int:
         return len(self.row)
@@ -82,7 +85,7 @@ class Rows:
             name: _concat_optional([getattr(part, name) for part in parts]) for name in _ROW_ARRAYS
         }
         columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
-        return cls(columns, path=parts[0].path, **row_arrays)
+        return cls(columns, path=parts[0].path, has_zone=parts[0].has_zone, **row_arrays)
 
 
 def _concat_optional(arrays: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:

@@ -299,6 +299,7 @@ class ActionRange(nn.Module):
     Args:
         action_space: the module's action space.
         algorithm: name of the algorithm, for messages.
+        is_recurrent: whether the policy is recurrent, for messages.
 
     Attributes:
         low, high: the bounds, `[*shape]` float32.
@@ -312,9 +313,9 @@ class ActionRange(nn.Module):
     high: Tensor
     half_range: Tensor
 
-    def __init__(self, action_space: gym.Space, algorithm: str) -> None:
+    def __init__(self, action_space: gym.Space, algorithm: str, *, is_recurrent: bool = False) -> None:
         super().__init__()
-        if problem := action_problem(algorithm, "continuous", action_space):
+        if problem := action_problem(algorithm, "continuous", action_space, is_recurrent=is_recurrent):
             raise SpecError(f"{problem}.", field="spec.algorithm")
         assert isinstance(action_space, gym.spaces.Box)
         low, high = (

@@ -35,7 +35,8 @@ def find_action_problem(resource: OfflineRecording | OfflineTraining) -> Problem
         return None
     from hindcast.episodes.action_kinds import action_problem
 
-    problem = action_problem(section.algorithm, kind, space)
+    is_recurrent = section.model.recurrent not in (None, "none")
+    problem = action_problem(section.algorithm, kind, space, is_recurrent=is_recurrent)
     return None if problem is None else Problem((*path, "algorithm"), f"{problem}.")
 
 

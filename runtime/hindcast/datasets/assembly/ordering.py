@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from hindcast.datasets.assembly.id_scopes import describe_id_scopes
 from hindcast.datasets.assembly.row_comparison import (
     find_chainable_episodes,
     find_chains,
@@ -229,12 +230,17 @@ def _drop_duplicate_rows(steps: Steps, index: I64, rules: Rules) -> tuple[I64, d
     is_equal = rows_equal(steps, first_rows, second_rows)
     if not is_equal.all():
         first_conflict = int(np.flatnonzero(~is_equal)[0])
+        rows = (
+            second_rows[first_conflict : first_conflict + 1],
+            first_rows[first_conflict : first_conflict + 1],
+        )
+        finding, other_finding = (rules.make_finding(steps, row) for row in rows)
+        advice = describe_id_scopes(other_finding.path or "", finding.path or "")
         raise rules.make_row_error(
             steps,
-            int(second_rows[first_conflict]),
-            "the timestep occurs twice, with different content in "
-            f"{rules.make_finding(steps, first_rows[first_conflict : first_conflict + 1])}: are episode ids unique? If "
-            "each file counts its own episodes, set prepare.episodes to File",
+            int(rows[0][0]),
+            f"the timestep occurs twice, with different content in {other_finding}: are episode ids unique? "
+            f"I{advice.removeprefix('i')}",
         )
     problem = f"the row repeats {rules.make_finding(steps, first_rows[:1])}"
     return np.delete(index, repeats), _repeat_findings(steps, second_rows, rules, "duplicates", problem)

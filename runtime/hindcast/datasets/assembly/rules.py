@@ -77,9 +77,9 @@ _SENTENCES: Final[dict[FindingKind, tuple[str, str]]] = {
     ),
     "joined": (
         "an episode continues in another file in 1 place, and only its id says so; if each file counts its own "
-        "episodes, set prepare.episodes to File",
+        "episodes, set prepare.episodes to File; if each folder or split does, name each as a separate input",
         "episodes continue in another file in {} places, and only their ids say so; if each file counts its own "
-        "episodes, set prepare.episodes to File",
+        "episodes, set prepare.episodes to File; if each folder or split does, name each as a separate input",
     ),
     "same_obs": (
         "1 episode ends with the observation with which the next one begins; unless one longer episode was cut there, "

@@ -51,6 +51,7 @@ class Steps:
         part: `[R]` index of the part that the row was read from; parts are in stored order.
         row: `[R]` index of the row in its file.
         left_out: as in `Rows`.
+        has_zone: as in `Rows`.
     """
 
     columns: dict[str, Array]
@@ -64,6 +65,7 @@ class Steps:
     part: I64
     row: I64
     left_out: Mapping[str, str] = field(default_factory=dict)
+    has_zone: bool | None = None
 
     def __len__(self) -> int:
         return len(self.row)
@@ -94,6 +96,7 @@ class Steps:
             part=np.full(len(rows), part, dtype=np.int64),
             row=rows.row,
             left_out=rows.left_out,
+            has_zone=rows.has_zone,
         )
 
     def take(self, index: Array | slice) -> Steps:
@@ -105,7 +108,7 @@ class Steps:
     def signature(self) -> tuple[Any, ...]:
         """Return a value that is equal for chunks that `concat` joins without changing a column."""
         columns = ((name, column.dtype, column.shape[1:]) for name, column in self.columns.items())
-        return (*columns, None if self.t is None else self.t.dtype, *self.left_out.items())
+        return (*columns, None if self.t is None else self.t.dtype, self.has_zone, *self.left_out.items())
 
     def split(self, num_partitions: int) -> dict[int, Steps]:
         """Split rows by a hash of their episode's id; return number of a partition -> its rows, at least one.
@@ -175,6 +178,7 @@ class Steps:
             if first_chunk.t is None
             else np.concatenate([chunk.t for chunk in chunks if chunk.t is not None]),
             left_out={name: reason for chunk in reversed(chunks) for name, reason in chunk.left_out.items()},
+            has_zone=first_chunk.has_zone,
             **arrays,
         )
 
@@ -247,6 +251,14 @@ def _check_compatible(chunks: Sequence[Steps], paths: Sequence[str]) -> None:
         if difference:
             files = " and ".join(dict.fromkeys(paths[int(steps.part[0])] for steps in (chunks[0], chunk)))
             raise DataError(f"rows of {files} differ: {difference}")
+        if chunk.has_zone != chunks[0].has_zone:
+            without_zone = chunks[0] if chunk.has_zone else chunk
+            raise DataError(
+                "has a time without a zone, but other files have times with a zone, which are in UTC",
+                path=paths[int(without_zone.part[0])],
+                row=int(without_zone.row[0]),
+                remedy="write all times with a zone, such as by pandas' frame[name].dt.tz_localize('UTC'), or none",
+            )
     for name in filter(is_required, chunks[0].columns):
         dtypes = {chunk.columns[name].dtype for chunk in chunks}
         for chunk in chunks if len(dtypes) > 1 else ():

@@ -15,6 +15,7 @@ from hindcast.datasets.inspection.sample import SAMPLE_STEPS
 from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.inspection.summary import DataProblem, Summary, make_file_problem, sort_by_severity
 from hindcast.datasets.inspection.survey import DescribedFile, Finder, find_largest_compatible_group, survey
+from hindcast.datasets.prepare.misread_files import refuse_misread_files
 from hindcast.datasets.prepare.non_data_files import find_data_files
 from hindcast.datasets.prepare.opening import OpenedData, open_reading
 from hindcast.datasets.prepare.reading import Reading
@@ -140,14 +141,30 @@ def _find_usable_files(reading: Reading) -> tuple[list[Location], list[DataProbl
     """
     recognised_files, _ = recognise_formats(find_source_files(reading), reading)
     described_files: list[DescribedFile] = []
-    problems: list[DataProblem] = []
+    usable_files: list[RecognisedFile] = []
+    errors: dict[Location, DataError] = {}
     for recognised_file in recognised_files:
         try:
             described_files.append(_describe_source(recognised_file))
+            usable_files.append(recognised_file)
         except DataError as error:
-            problems.append(make_file_problem(str(recognised_file.location), error))
+            errors[recognised_file.location] = error
+    problems = [
+        make_file_problem(str(location), _explain_error(location, error, usable_files))
+        for location, error in errors.items()
+    ]
     indices, _, drift_problems = find_largest_compatible_group(described_files)
     return [described_files[i].location for i in indices], [*problems, *drift_problems]
+
+
+def _explain_error(location: Location, error: DataError, usable_files: Sequence[RecognisedFile]) -> DataError:
+    """Return the error of a file with the sentence of a training, which compares the file with the other ones."""
+    try:
+        if usable_files:
+            refuse_misread_files(usable_files, {location: error}, [])
+    except DataError as explained_error:
+        return explained_error
+    return error
 
 
 def _describe_source(recognised_file: RecognisedFile) -> DescribedFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -22,7 +23,8 @@ from hindcast.formatting import natural_sort_key
 from hindcast.storage.location import Location
 
 _DEMO: Final = re.compile(r"demo_\d+")
-_BUFFER_COLUMNS: Final = ("observations", "actions", "rewards", "terminated")
+_OBSERVATIONS: Final = "observations"
+_BUFFER_COLUMNS: Final = ("actions", "rewards", "terminated")
 _PIECE_EPISODES: Final = 64
 
 
@@ -92,10 +94,10 @@ def _list_demos(location: Location, file: Group) -> list[str]:
 
 
 def _is_buffer(location: Location, file: Group) -> bool:
-    """Return True for the file of a replay buffer of d3rlpy 2."""
-    return {"columns", "version", "observations_0", "terminated_0"} <= set(
-        hdf5.list_child_names(location, file)
-    )
+    """Return True for the file of a replay buffer of d3rlpy 2; tuples of observations are stored one by one."""
+    names = set(hdf5.list_child_names(location, file))
+    has_observations = not names.isdisjoint((f"{_OBSERVATIONS}_0", f"{_OBSERVATIONS}_0_0"))
+    return has_observations and {"columns", "version", "terminated_0"} <= names
 
 
 def _count_buffer_episodes(location: Location, file: Group) -> int:
@@ -118,13 +120,25 @@ def _read_demo(location: Location, file: Group, name: str, episode: int) -> Rows
 
 
 def _read_buffer_episode(location: Location, file: Group, episode: int) -> Rows:
-    observations, actions, rewards, terminated = (
+    actions, rewards, terminated = (
         _read_all(location, file, f"{column}_{episode}") for column in _BUFFER_COLUMNS
     )
-    columns = {Columns.OBS: observations, Columns.ACTIONS: actions, Columns.REWARDS: rewards}
+    columns = {
+        **_read_buffer_observations(location, file, f"{_OBSERVATIONS}_{episode}"),
+        Columns.ACTIONS: actions,
+        Columns.REWARDS: rewards,
+    }
     is_done = np.zeros(len(actions), np.bool_)
     is_done[-1:] = bool(terminated)
     return _make_rows(location, columns, is_done, f"{location}:{episode}", episode)
+
+
+def _read_buffer_observations(location: Location, file: Group, name: str) -> dict[str, NDArray[Any]]:
+    """Read the observations of an episode: one array, or `<name>_0`, `<name>_1`, … for the items of a tuple."""
+    if name in file:
+        return {Columns.OBS: _read_all(location, file, name)}
+    items = itertools.takewhile(lambda item: f"{name}_{item}" in file, itertools.count())
+    return {f"{Columns.OBS}/{item}": _read_all(location, file, f"{name}_{item}") for item in items}
 
 
 def _make_rows(

@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import re
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
@@ -20,7 +19,7 @@ from hindcast.episodes.columns import Columns, obs_leaf
 from hindcast.errors import DataError
 from hindcast.formats.columns.arrays import is_text
 from hindcast.formats.format import ReadOptions, has_suffix
-from hindcast.formats.layout import CellError
+from hindcast.formats.layout import CellError, bisect_first_invalid
 from hindcast.formats.lossless import MAX_EXACT_FLOAT
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.json_lines import (
@@ -342,11 +341,11 @@ def _number_error(
     """Make the error for the first cell that does not fit the type; see `_cast_numbers`."""
     is_declared = name in declared_column_types(options)
 
-    def is_mismatch_before(stop: int) -> bool:
+    def has_mismatch(stop: int) -> bool:
         head, head_texts = column.slice(0, stop), texts.slice(0, stop)
         return _cast_numbers(head, head_texts, number_type, is_declared=is_declared) is None
 
-    row = bisect_left(range(1, len(column)), True, key=is_mismatch_before)
+    row = bisect_first_invalid(len(column), has_mismatch)
     text, expected = column[row].as_py(), "a number" if pa.types.is_floating(number_type) else number_type
     hint = separator_advice(text, options) or _type_advice(name, options)
     return CellError(row, f"{name!r} is {text!r}: expected {expected}{hint}")

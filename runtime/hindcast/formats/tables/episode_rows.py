@@ -63,6 +63,8 @@ def flatten_episodes(table: pa.Table, plan: TablePlan) -> StepTable | None:
     has_final_obs = bool(obs_columns) and all(
         _has_one_more(table.column(name), lengths) for name in obs_columns
     )
+    if not has_final_obs:
+        _refuse_ends_within_rows(table, plan, lengths)
     num_rows = lengths + 1 if has_final_obs else lengths
     row = np.repeat(np.arange(len(table)), num_rows)
     step = np.arange(len(row)) - np.repeat(np.cumsum(num_rows) - num_rows, num_rows)
@@ -137,8 +139,8 @@ def _find_episode_lists(table: pa.Table, plan: TablePlan) -> _EpisodeLists | Non
         raise CellError(
             0,
             f"its lists hold one step of {lengths[0]} environments, not an episode, because the next row continues "
-            "each of their items: write one row for each environment and step, such as by `DataFrame.explode`, with an "
-            "episode id that contains the environment's number",
+            "each of their items: write a row for each step of an environment, with pandas "
+            f"{_explode_environments(table, lengths[0])}",
         )
     return _EpisodeLists(lengths, reference_name, has_end_flags)
 
@@ -167,6 +169,46 @@ def _are_steps_of_environments(table: pa.Table, plan: TablePlan, lengths: I64) -
     num_across = sum(new_obs[row].slice(item, 1).equals(obs[row + 1].slice(item, 1)) for row, item in pairs)
     num_within = sum(new_obs[row].slice(item, 1).equals(obs[row].slice(item + 1, 1)) for row, item in pairs)
     return num_across > len(pairs) / 2 > num_within
+
+
+def _refuse_ends_within_rows(table: pa.Table, plan: TablePlan, lengths: I64) -> None:
+    """Refuse lists of one length in which flags end episodes before the last item, if nothing says what they are.
+
+    Raises:
+        CellError: a row is a step of several environments, or a rollout with several episodes.
+    """
+    if len(lengths) < 2 or lengths[0] < 2 or (lengths != lengths[0]).any():
+        return
+    if not plan.sources.keys().isdisjoint((Columns.EPS_ID, Columns.T, Columns.NEXT_OBS)):
+        return
+    for flag in _FLAGS:
+        name = plan.sources[flag].columns[0] if flag in plan.sources else None
+        if name is None or not _is_list(table.column(name).type):
+            continue
+        values = pc.list_flatten(table.column(name))
+        if len(values) != lengths.sum() or not pa.types.is_boolean(values.type):
+            continue
+        is_end = np.asarray(pc.fill_null(values, False)).reshape(len(lengths), -1)[:, :-1]
+        if (row := first_true(np.asarray(is_end.any(1)))) is not None:
+            raise CellError(
+                row,
+                f"{name!r} ends an episode at item {int(is_end[row].argmax())} of {lengths[row]}, so the row is no "
+                f"episode: if each row is one step of {lengths[row]} environments, write a row for each step of an "
+                f"environment, with pandas {_explode_environments(table, lengths[row])}; if it holds {lengths[row]} "
+                f"steps of one environment, {_explode(table)}",
+            )
+
+
+def _explode_environments(table: pa.Table, num_environments: int) -> str:
+    """Return Python that turns a frame with steps of environments into the steps of one environment after another."""
+    numbers = f"frame.assign(eps_id=[range({num_environments})] * len(frame))"
+    return f"{_explode(table, 'eps_id').replace('frame', numbers, 1)}.sort_values('eps_id', kind='stable')"
+
+
+def _explode(table: pa.Table, *other_columns: str) -> str:
+    """Return Python that makes a row of each item of a frame's lists."""
+    list_columns = [field.name for field in table.schema if _is_list(field.type)]
+    return f"frame.explode({[*list_columns, *other_columns]})"
 
 
 def _has_one_more(column: pa.ChunkedArray, lengths: I64) -> bool:

@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hindcast.formats.columns.infos import encode_info
-from hindcast.formats.layout import CellError
+from hindcast.formats.layout import CellError, bisect_first_invalid
+from hindcast.formats.tables.json_documents import from_extended_json
 from hindcast.formats.tables.recorded_spec import element_type
 from hindcast.formats.tables.text_files import BOM
 
@@ -89,7 +90,7 @@ def parse_lines(data: bytes) -> list[dict[str, Any]]:
         if num_key_ends > len(row) and num_key_ends > _count_keys(row):
             json.loads(line, object_pairs_hook=partial(_refuse_duplicate_keys, i))
         rows.append(row)
-    return rows
+    return [from_extended_json(row) for row in rows] if b'"$' in data else rows
 
 
 def require_object(value: Any, row: int) -> dict[str, Any]:
@@ -382,13 +383,13 @@ def _find_large_integer(value: Any, limit: int) -> int | None:
 
 
 def _find_first_mismatch(values: Sequence[Any], column_type: pa.DataType | None) -> int:
-    """Find the first row that cannot be in one array with the rows before it, by bisection."""
-    num_fitting, num_failing = 0, len(values)
-    while num_failing - num_fitting > 1:
-        middle = (num_fitting + num_failing) // 2
+    """Find the first row that cannot be in one array with the rows before it."""
+
+    def has_mismatch(stop: int) -> bool:
         try:
-            _build_array(values[:middle], column_type)
-            num_fitting = middle
+            _build_array(values[:stop], column_type)
         except _TYPE_ERRORS:
-            num_failing = middle
-    return num_failing - 1
+            return True
+        return False
+
+    return bisect_first_invalid(len(values), has_mismatch)

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from hindcast.errors import DataError
 from hindcast.formats.format import NoRowsError, ReadOptions, has_suffix
-from hindcast.formats.layout import CellError
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import locate_errors
+from hindcast.formats.tables.json_documents import from_extended_json, unwrap_rows
 from hindcast.formats.tables.json_lines import (
     JSON_SUFFIXES,
     build_table,
@@ -30,7 +30,13 @@ from hindcast.storage.location import Location
 
 _CHUNK_ROWS: Final = 1 << 15
 _HEAD_BYTES: Final = 4096
-_DOCUMENT: Final = re.compile(rb'\s*\{\s*"[^"]*"\s*:\s*\[\s*\{')  # begins with a list of objects under a key
+_DOCUMENT: Final = re.compile(
+    rb'\s*\{\s*(?:"[^"]*"\s*:\s*\[\s*\{|"columns"\s*:\s*\[|"schema"\s*:\s*\{\s*"fields"|'
+    rb'"[^"]*"\s*:\s*\{\s*"[0-9]+"\s*:|"[0-9]+"\s*:\s*\{)'
+)
+"""The beginning of one object that may hold all rows: a list of objects under a key, or a data frame of pandas."""
+_NO_VALUES: Final = re.compile(rb"\s*\[?(?:\s*\{\s*\}\s*,?)*\s*\]?\s*")
+"""Text without a value, such as `{}`, which tools write in place of metadata that they do not have."""
 _FIRST_OBJECT_BYTES: Final = 1 << 20
 
 
@@ -48,9 +54,12 @@ class Json(TextTables):
             return False
         return _read_first_character(location) in (b"{", b"[", b"")
 
-    def inspect(self, location: Location, spec: DataSpec, options: ReadOptions) -> TextExtent:  # noqa: ARG002
+    def inspect(self, location: Location, spec: DataSpec, options: ReadOptions) -> TextExtent:
         """See `TextTables.inspect`."""
         check_options(self.name, options.options, self.read_option_names)
+        head = read_head(location, _HEAD_BYTES).removeprefix(BOM)
+        if len(head) < _HEAD_BYTES and _NO_VALUES.fullmatch(head):
+            raise NoRowsError(location)
         return TextExtent(None, 0, None, recorded_column_types(spec), spec.leaves)
 
     def is_unsplittable(self, location: Location) -> bool:
@@ -82,7 +91,8 @@ class Json(TextTables):
             return ()
         if not isinstance(first_object, dict):
             return ()
-        return list(_unwrap_rows(first_object)[0]) if _is_array(location) else list(first_object)
+        rows = unwrap_rows(first_object) if _is_array(location) else None
+        return list(rows[0] if rows else first_object)
 
     def parse(self, data: Any, extent: TextExtent, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
@@ -92,41 +102,32 @@ class Json(TextTables):
     @staticmethod
     def _parse(data: Any, extent: TextExtent, options: ReadOptions) -> pa.Table:
         rows = parse_lines(data) if isinstance(data, bytes) else data
-        # pandas.DataFrame.to_json writes such a file by default. (An object with lists is a row with a whole episode.)
-        if len(rows) == 1 and len(rows[0]) > 1 and all(map(_is_column, rows[0].values())):
-            raise CellError(
-                0, "it holds columns, not rows: write one object for each row (pandas: orient='records')"
-            )
         return build_table(rows, extent.types, info_column_names(options), declared_column_types(options))
 
 
-def _is_column(value: Any) -> bool:
-    """Return whether a value may be a whole column: an object with row numbers as keys."""
-    return isinstance(value, dict) and bool(value) and all(map(str.isdigit, value))
-
-
 def _is_array(location: Location) -> bool:
-    """Return whether the file is one list of objects, or one object with such a list alone (`{"episodes": [{…`)."""
+    """Return whether the file is one list of objects, or one object that holds all rows (`{"episodes": [{…`)."""
     if _read_first_character(location) == b"[":
         return True
-    if _DOCUMENT.match(read_head(location, _HEAD_BYTES).removeprefix(BOM)) is None:
+    head = read_head(location, _HEAD_BYTES).removeprefix(BOM)
+    if _DOCUMENT.match(head) is None or _has_objects_on_lines(head):
         return False
     with open_text(location) as stream:
         data = bytes(stream.read()).removeprefix(BOM)
     try:
-        return len(choose_parser(data)(data)) == 1
+        document = choose_parser(data)(data)
     except (ValueError, RecursionError):  # objects on lines
         return False
+    return unwrap_rows(document) is not None
 
 
-def _unwrap_rows(document: Any) -> Any:
-    """Return the rows of a document: a list, the list of objects that an object holds alone, or one object."""
-    if not isinstance(document, dict):
-        return document
-    values = list(document.values())
-    if len(values) == 1 and isinstance(values[0], list) and values[0] and isinstance(values[0][0], dict):
-        return values[0]
-    return [document]
+def _has_objects_on_lines(head: bytes) -> bool:
+    """Return whether the first line of a text holds a whole object, and another one begins after it."""
+    line, _, rest = head.lstrip().partition(b"\n")
+    try:
+        return rest.lstrip().startswith(b"{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _read_first_character(location: Location) -> bytes:
@@ -138,10 +139,20 @@ def _read_array(location: Location) -> list[dict[str, Any]]:
     with open_text(location) as stream:
         data = bytes(stream.read()).removeprefix(BOM)
     try:
-        rows = _unwrap_rows(choose_parser(data)(data))
+        document = choose_parser(data)(data)
     except (ValueError, RecursionError) as error:
         raise DataError(f"is not JSON: {error}", path=str(location)) from error
+    rows = unwrap_rows(document)
     if not rows:
         raise NoRowsError(location)
+    if all(isinstance(row, list) for row in rows):
+        raise DataError(
+            "holds rows without the names of their columns, as pandas writes with orient='values'",
+            path=str(location),
+            remedy="write it again with names, in the order of the columns: "
+            f"pd.DataFrame(json.loads(Path({location.name!r}).read_text()), columns=['obs', 'actions', …])"
+            ".to_json('steps.json', orient='records', double_precision=15)",
+        )
     with locate_errors(str(location)):
-        return [require_object(value, row) for row, value in enumerate(rows)]
+        rows = [require_object(value, row) for row, value in enumerate(rows)]
+    return [from_extended_json(row) for row in rows] if b'"$' in data else rows

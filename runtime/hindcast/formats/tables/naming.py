@@ -62,6 +62,10 @@ ROLE_COLUMNS: Final = (
 )
 _SINGLE_COLUMNS: Final = (*ROLE_COLUMNS, Columns.REWARDS, Columns.INFOS)
 _RLDS_FLAGS: Final = frozenset({"is_last", "is_terminal"})
+_COLUMN_BY_ALIAS: Final = {
+    alias: column for column, aliases in ALIASES.items() for alias in aliases if alias not in DONE_NAMES
+}
+_KNOWN_NAMES: Final = (*ALIASES, *DONE_NAMES, Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS)
 _INDEXED_NAME: Final = re.compile(r"(?P<stem>.+)\[(?P<index>\d+(?:,\d+)*)\]")
 _GLOB_CHARACTERS: Final = re.compile(r"[*?]")
 
@@ -96,6 +100,7 @@ class TablePlan:
         skipped_columns: source columns that are not read because other columns replace them.
         names: leaf of `obs` or `actions` -> the columns that the user chose for its elements.
         fields: source column that is a field of a struct -> its path.
+        schema_notes: notes on the names in the user's `schema`.
     """
 
     sources: dict[str, LeafSource]
@@ -105,6 +110,7 @@ class TablePlan:
     last_column: str | None = None
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     fields: Mapping[str, FieldPath] = field(default_factory=dict)
+    schema_notes: tuple[str, ...] = ()
 
     @property
     def columns(self) -> list[str]:
@@ -116,7 +122,7 @@ class TablePlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on the interpretation of ambiguous columns."""
-        notes = []
+        notes = [*self.schema_notes]
         if self.done_column is not None:
             exception = (
                 "" if self.end_infos is None else f", unless its {self.end_infos!r} reports a time limit"
@@ -160,6 +166,7 @@ def plan_columns(
     if _LEROBOT_COLUMNS[Columns.OBS] in names:
         defaults = {column: name for column, name in _LEROBOT_COLUMNS.items() if name in names}
         options = replace(options, schema={**_without_columns(defaults, options.schema), **options.schema})
+    _check_schema(options.schema)
     schema = {
         Columns.TERMINATEDS if column in DONE_NAMES else column: source_name
         for column, source_name in options.schema.items()
@@ -201,7 +208,37 @@ def plan_columns(
         last_column=last_column,
         names=element_names,
         fields=table.fields,
+        schema_notes=tuple(_describe_schema(options.schema)),
     )
+
+
+def _check_schema(schema: Mapping[str, object]) -> None:
+    """Refuse another tool's name of one of Hindcast's columns, whose values would be read as additional ones.
+
+    Raises:
+        DataError: the schema has such a name.
+    """
+    for name in schema:
+        column = _COLUMN_BY_ALIAS.get(name)
+        if column is not None and column not in schema:
+            raise DataError(
+                f"`schema` has {name!r}, which is not a name of Hindcast: write {column!r} in its place"
+            )
+
+
+def _describe_schema(schema: Mapping[str, object]) -> list[str]:
+    """Return a note for each name in the schema that may be a misspelt column."""
+    notes = []
+    for name in schema:
+        if name in _KNOWN_NAMES or root(name) in _KNOWN_NAMES:
+            continue
+        matches = difflib.get_close_matches(name, _KNOWN_NAMES, 1)
+        if matches:
+            meaning = ", the log-probability of the action" if matches[0] == Columns.ACTION_LOGP else ""
+            notes.append(
+                f"`schema` has {name!r}, which becomes an additional column; did you mean {matches[0]!r}{meaning}?"
+            )
+    return notes
 
 
 def _check_compressed_columns(names: Collection[str], compressed_names: Sequence[str]) -> None:

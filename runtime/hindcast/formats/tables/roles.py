@@ -211,6 +211,19 @@ def decode_times(table: pa.Table, plan: TablePlan, time: TimeSpec) -> NDArray[An
     return _to_times(column, name)
 
 
+def have_zone(table: pa.Table, plan: TablePlan) -> bool | None:
+    """Return whether the times of rows have a zone; None if the rows have no dates or times."""
+    for role in (Columns.T, Columns.TIME):
+        source = plan.sources.get(role)
+        if source is None:
+            continue
+        # A column has times of one kind, so that its first row shows which.
+        first_type = _as_timestamps(table.column(source.columns[0]).slice(0, 1), source.columns[0]).type
+        if _is_date(first_type):
+            return getattr(first_type, "tz", None) is not None
+    return None
+
+
 def _as_timestamps(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     """Convert text, durations and times of day to timestamps, and digits to int64; other columns stay as they are."""
     refuse_null(column, name, ": expected a whole number or a time")

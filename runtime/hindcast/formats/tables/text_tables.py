@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 from hindcast.episodes.columns import Columns, obs_leaf, root
 from hindcast.errors import DataError
 from hindcast.formats.format import HEAD_ROWS, Format, NoRowsError, Piece, ReadOptions
-from hindcast.formats.layout import CellError
+from hindcast.formats.layout import CellError, bisect_first_invalid
 from hindcast.formats.lossless import find_rounded_row
 from hindcast.formats.rows import Rows
 from hindcast.formats.spec import DataSpec, Leaf
@@ -283,14 +282,14 @@ def _cast_to_declared_types(table: pa.Table, plan: TablePlan, options: ReadOptio
 def _find_uncastable(column: pa.ChunkedArray, column_type: pa.DataType, *, is_safe: bool) -> int:
     """Find the first row that cannot be cast, in a column with such a row."""
 
-    def is_uncastable(stop: int) -> bool:
+    def has_uncastable(stop: int) -> bool:
         try:
             column.slice(0, stop).cast(column_type, safe=is_safe)
         except pa.ArrowException:
             return True
         return False
 
-    return bisect_left(range(1, len(column)), True, key=is_uncastable)
+    return bisect_first_invalid(len(column), has_uncastable)
 
 
 def _refuse_rounded_integer(column: pa.ChunkedArray, name: str) -> None:

@@ -22,9 +22,10 @@ from hindcast import formatting
 from hindcast.episodes import nested
 from hindcast.errors import SpecError, UserCodeError
 from hindcast.formats.dataset_folder.manifest import read_manifest
+from hindcast.rllib.batch_io.folder_names import forget_name, register_name
 from hindcast.rllib.batch_io.readers import DatasetReader, InputReader, IOContext, JsonReader, JsonWriter
 from hindcast.rllib.batch_io.sample_batch import SampleBatch
-from hindcast.rllib.batch_io.tables import TableInput
+from hindcast.rllib.batch_io.tables import FILE_NAME, TableInput
 from hindcast.storage.location import resolve
 from hindcast.user_code import calling
 
@@ -89,30 +90,33 @@ class ReaderFolders:
     def close(self) -> None:
         """Delete the folders."""
         for folder in self._folders:
+            forget_name(folder.name)
             folder.cleanup()
         self._folders = []
 
     def _replace_reader(self, entry: Any, options: Mapping[str, Any]) -> Any:
         """Return the folder with a reader's batches, or with a table; return a path unchanged."""
         if isinstance(entry, TableInput):
-            folder = self._make_folder()
+            folder = self._make_folder(f"the {entry.kind}")
+            register_name(str(Path(folder) / FILE_NAME), f"the {entry.kind}")
             entry.write(folder)
             return folder
         creator = find_creator(entry)
         if creator is None:
             return entry
-        folder = self._make_folder()
-        num_steps, repeats = _write_batches(creator, IOContext(folder, options), Path(folder))
         name = entry if isinstance(entry, str) else getattr(entry, "__qualname__", type(entry).__name__)
+        folder = self._make_folder(f"the batches of the reader {name}")
+        num_steps, repeats = _write_batches(creator, IOContext(folder, options), Path(folder))
         repetition = ", which it repeats endlessly: they are read once" if repeats else ""
         self.notes.append(
             f"input_: the reader {name} returned {formatting.plural(num_steps, 'timestep')}{repetition}"
         )
         return folder
 
-    def _make_folder(self) -> str:
+    def _make_folder(self, name: str) -> str:
         folder = tempfile.TemporaryDirectory(prefix="hindcast-reader-")
         self._folders.append(folder)
+        register_name(folder.name, name)
         return folder.name
 
 

@@ -1,25 +1,54 @@
-"""Tables in memory as input of a config: data frames, Arrow tables, and dictionaries of NumPy arrays."""
+"""Tables in memory as input of a config: data frames, Arrow tables, rows, and dictionaries of columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
+from hindcast.formats.tables.naming import ALIASES
+from hindcast.formatting import describe_type
+from hindcast.rllib.batch_io.arrow_columns import columns_to_table, frame_to_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 FILE_NAME = "table.parquet"
+_REMEDY_BY_METHOD: Final = {
+    "collect": ".collect()",  # a lazy frame of Polars
+    "to_arrow_table": ".to_arrow_table()",  # a relation of DuckDB
+    "to_table": ".to_table()",  # a dataset of PyArrow or Lance
+    "to_pandas": ".to_pandas()",  # a dataset of Ray Data or Hugging Face
+    "toPandas": ".toPandas()",  # a data frame of Spark
+    "compute": ".compute()",  # a data frame of Dask
+}
+"""Method of an object that holds a table elsewhere -> the call that loads the table."""
+_SCALAR_NAMES: Final = frozenset(
+    name
+    for role in (Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
+    for name in (role, *ALIASES[role])
+)
+"""Names of columns with one number per timestep: an array of them is a column, not a vector in one row."""
+_ROW_EXAMPLE: Final = "{'obs': [0.1, 0.2], 'actions': 1, 'rewards': 1.0}"
 
 
 @dataclass(frozen=True, eq=False)
 class TableInput:
-    """A table in memory, an entry of `input_`."""
+    """A table in memory, an entry of `input_`.
+
+    Attributes:
+        table: the table.
+        kind: the user's object, for messages: "pandas DataFrame".
+    """
 
     table: pa.Table
+    kind: str = "table in memory"
 
     def write(self, folder: str) -> None:
         """Write the table to a folder as one Parquet file."""
@@ -36,65 +65,131 @@ def wrap_tables(inputs: Any) -> Any:
 
     Args:
         inputs: a table or another entry of `input_`, or a list of them. A table is a pandas or Polars data frame, a
-            PyArrow table, or a dictionary of column name -> array `[n]` or `[n, k]`.
+            PyArrow table, a structured array, a dictionary of column name -> values `[n, ...]`, or a list of rows, each
+            a dictionary. A row may be a whole episode, with n + 1 observations.
 
     Raises:
-        SpecError: a table's columns cannot be stored.
+        SpecError: a table's columns cannot be stored, or an object holds a table in a form that is not read.
     """
     if isinstance(inputs, list | tuple):
-        return [wrap_tables(entry) for entry in inputs]
+        return _wrap_list(inputs)
     if hasattr(inputs, "__arrow_c_stream__") or hasattr(inputs, "__dataframe__"):
-        return TableInput(_to_arrow(inputs))
-    if isinstance(inputs, Mapping) and inputs and all(hasattr(value, "dtype") for value in inputs.values()):
-        return TableInput(_arrays_to_arrow(inputs))
+        return TableInput(frame_to_table(inputs), _describe_kind(inputs))
+    if isinstance(inputs, np.ndarray) and inputs.dtype.names:
+        return TableInput(columns_to_table({name: inputs[name] for name in inputs.dtype.names}), "array")
+    if isinstance(inputs, Mapping):
+        return _wrap_mapping(inputs)
+    _refuse_other_forms(inputs)
     return inputs
 
 
-def _to_arrow(table: Any) -> pa.Table:
-    import pyarrow as pa
-
-    if hasattr(table, "iloc") and not hasattr(table, "columns"):
-        raise SpecError("input_: a Series is one column, expected a data frame.")
-    try:
-        return (
-            pa.Table.from_pandas(_with_index_columns(table), preserve_index=False)
-            if hasattr(table, "iloc")
-            else pa.table(table)
-        )
-    # pandas' own errors (duplicate columns, for example) and Arrow's are ValueErrors and TypeErrors
-    except (ValueError, TypeError, pa.ArrowNotImplementedError) as error:
-        reason = str(error).splitlines()[0]
+def _wrap_mapping(columns: Mapping[Any, Any]) -> Any:
+    """Wrap a dictionary of columns; return one with the weights of inputs unchanged."""
+    if _is_table(columns):
+        return TableInput(columns_to_table(columns), "dictionary of columns")
+    if any(not isinstance(value, Real) for value in columns.values()) and any(
+        map(_has_length, columns.values())
+    ):
+        name = next(name for name, value in columns.items() if not _has_length(value))
         raise SpecError(
-            f"input_: a column of the table mixes types or cannot be stored ({reason}); convert it."
-        ) from error
-
-
-def _with_index_columns(frame: Any) -> Any:
-    """Return a pandas data frame with the named levels of its index as columns: they may be ids and times."""
-    levels = [name for name in frame.index.names if name is not None and name not in frame.columns]
-    return frame.reset_index(level=levels) if levels else frame
-
-
-def _arrays_to_arrow(arrays: Mapping[str, Any]) -> pa.Table:
-    import numpy as np
-    import pyarrow as pa
-
-    columns = {}
-    num_rows = len(next(iter(arrays.values())))
-    for name, values in arrays.items():
-        array = np.asanyarray(values)  # keeps a mask
-        if array.ndim not in (1, 2) or len(array) != num_rows:
-            raise SpecError(
-                f"input_: the array {name!r} has shape {list(array.shape)}, expected [{num_rows}] or [{num_rows}, k]: "
-                "one row per timestep."
-            )
-        mask = np.ma.getmaskarray(array).reshape(-1) if np.ma.isMaskedArray(array) else None
-        flat_array = np.asarray(array, array.dtype.newbyteorder("=")).reshape(-1)
-        try:
-            flat_values = pa.array(flat_array, mask=mask)
-        except (ValueError, TypeError, pa.ArrowNotImplementedError) as error:
-            raise SpecError(f"input_: the array {name!r} cannot be stored ({error}); convert it.") from error
-        columns[name] = (
-            flat_values if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat_values, array.shape[1])
+            f"input_ is a dictionary, in which {name!r} is {describe_type(columns[name])}: expected an array or a "
+            f"list for each column, or a list of rows, such as [{_ROW_EXAMPLE}]."
         )
-    return pa.table(columns)
+    return columns
+
+
+def _wrap_list(entries: Sequence[Any]) -> Any:
+    """Wrap a list of rows as one table, and each table of another list."""
+    if not entries or not all(isinstance(entry, Mapping) for entry in entries):
+        for entry in entries:
+            if _is_row(entry):
+                raise SpecError(
+                    f"input_ is a list of rows, but contains {describe_type(_first_other(entries))}: a row is a "
+                    f"dictionary, such as {_ROW_EXAMPLE}."
+                )
+        return [wrap_tables(entry) for entry in entries]
+    if any(_is_row(entry) for entry in entries):
+        names = dict.fromkeys(name for entry in entries for name in entry)
+        columns = {name: [entry.get(name) for entry in entries] for name in names}
+        has_episodes = any(
+            _num_axes(cell) > 0 for name in _SCALAR_NAMES & names.keys() for cell in columns[name]
+        )
+        kind = "list of episodes" if has_episodes else "list of rows"
+        return TableInput(columns_to_table(columns, has_episodes=has_episodes), kind)
+    if len(entries) > 1 and all(map(_may_be_row, entries)) and len(set.union(*map(_lengths, entries))) == 1:
+        raise SpecError(
+            "input_ is a list of dictionaries that may be rows or tables: pass one dictionary of columns, such as "
+            "{'obs': np.stack([row['obs'] for row in rows]), 'actions': np.stack([row['actions'] for row in rows])}."
+        )
+    return [wrap_tables(entry) for entry in entries]
+
+
+def _first_other(entries: Sequence[Any]) -> Any:
+    return next(entry for entry in entries if not isinstance(entry, Mapping))
+
+
+def _is_row(entry: Any) -> bool:
+    """Return whether a dictionary is one row: a value is a number, or the lengths differ, as those of vectors do."""
+    return isinstance(entry, Mapping) and bool(entry) and (not _is_table(entry) or len(_lengths(entry)) > 1)
+
+
+def _may_be_row(table: Mapping[str, Any]) -> bool:
+    """Return whether each column of a dictionary could also be a vector in one row."""
+    return _SCALAR_NAMES.isdisjoint(table) and all(
+        isinstance(values, Mapping) or _num_axes(values) == 1 for values in table.values()
+    )
+
+
+def _num_axes(values: Any) -> int:
+    if isinstance(values, list | tuple):
+        return 1 + (_num_axes(values[0]) if values else 0)
+    return int(np.ndim(values)) if hasattr(values, "dtype") else 0
+
+
+def _is_table(entry: Mapping[Any, Any]) -> bool:
+    """Return whether a dictionary holds columns; others hold the weights of inputs, or one row."""
+    return (
+        bool(entry) and all(isinstance(name, str) for name in entry) and all(map(_has_length, entry.values()))
+    )
+
+
+def _has_length(values: Any) -> bool:
+    if isinstance(values, Mapping):
+        return _is_table(values)
+    return _num_axes(values) > 0
+
+
+def _lengths(table: Mapping[str, Any]) -> set[int]:
+    lengths: set[int] = set()
+    for values in table.values():
+        lengths |= _lengths(values) if isinstance(values, Mapping) else {len(values)}
+    return lengths
+
+
+def _describe_kind(table: Any) -> str:
+    """Return the name of the library and the class of a table: "pandas DataFrame"."""
+    return f"{type(table).__module__.partition('.')[0]} {type(table).__name__}"
+
+
+def _refuse_other_forms(entry: Any) -> None:
+    """Refuse objects that hold a table but are not read, with what to write instead.
+
+    Raises:
+        SpecError: the entry is such an object.
+    """
+    if isinstance(entry, str) or callable(entry) or hasattr(entry, "__fspath__"):
+        return
+    name = describe_type(entry)
+    if isinstance(entry, np.ndarray) or (hasattr(entry, "dtype") and hasattr(entry, "shape")):
+        raise SpecError(
+            f"input_ is {name} of shape {list(entry.shape)}: name its columns in a dictionary, such as "
+            "{'obs': array[:, :-2], 'actions': array[:, -2], 'rewards': array[:, -1]}."
+        )
+    if isinstance(entry, Iterator):
+        raise SpecError(
+            f"input_ is {name}, which can be read only once: pass a list, input_=list(...), of rows such as "
+            f"{_ROW_EXAMPLE}."
+        )
+    remedy = next((call for method, call in _REMEDY_BY_METHOD.items() if hasattr(entry, method)), None)
+    if remedy is not None:
+        raise SpecError(f"input_ is {name}, which does not hold its rows in memory: pass its {remedy}.")

@@ -41,6 +41,7 @@ from hindcast.rllib.builder.checkpoints import (
     parse_component,
 )
 from hindcast.rllib.builder.evaluation_recording import EvaluationRecording
+from hindcast.rllib.builder.model_config import DefaultModelConfig
 from hindcast.rllib.builder.option_names import UnknownName, describe_defaults
 from hindcast.rllib.builder.options import DATA_MENTIONS, option_names_in_errors, use_option_names
 from hindcast.rllib.builder.resources import BuildPlan
@@ -433,7 +434,8 @@ class RunningAlgorithm:
         self._trainer = self._make_trainer(plan)
         # Evaluation processes use CPUs, which torch's threads must leave to them.
         self._trainer.num_busy_processors = self._evaluations.num_processes if self._evaluations else 0
-        for message in map(_name_options, _drop_notes_on_derived_fields(self._trainer.notes)):
+        notes = _drop_notes_on_derived_fields(self._trainer.notes, self.config.get("model_config"))
+        for message in map(_name_options, notes):
             self._add_note(message)
         learner, policy = self._trainer.learner, self._trainer.policy
         if plan.algorithm in _RLLIB_ALGORITHMS:
@@ -534,9 +536,11 @@ def _name_options(note: Problem) -> str:
     return str(use_option_names(replace(note, mentions=(*note.mentions, *DATA_MENTIONS))))
 
 
-def _drop_notes_on_derived_fields(notes: Sequence[Problem]) -> list[Problem]:
+def _drop_notes_on_derived_fields(notes: Sequence[Problem], model_config: Any) -> list[Problem]:
     """Return the notes without those on fields that the user did not set."""
     fields = {"vfShareLayers"}  # `DefaultModelConfig` sets it
+    if isinstance(model_config, DefaultModelConfig):
+        fields.add("preset")
     if any(note.field[-1:] == ("convFilters",) for note in notes):
         fields.add("convPadding")  # derived from the filters; its note would repeat the reason
     return [note for note in notes if fields.isdisjoint(note.field)]

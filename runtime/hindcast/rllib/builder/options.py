@@ -20,6 +20,7 @@ from pydantic.alias_generators import to_camel, to_snake
 from hindcast.api.input import PrepareSpec
 from hindcast.api.options import is_custom
 from hindcast.errors import DataError, FieldPath, Problem, SpecError, UserError, format_path, parse_path
+from hindcast.rllib.batch_io.folder_names import name_folders
 
 Kind = Literal["mapped", "replaced", "refused"]
 
@@ -210,6 +211,8 @@ def _map_fields_to_options() -> dict[str, list[str]]:
 def use_option_names(problem: Problem, set_options: Container[str] = ()) -> Problem:
     """Return the problem with the names of options in place of fields, and without the name of the resource.
 
+    Temporary folders have the names of what was written to them.
+
     Args:
         problem: the problem.
         set_options: names of the options that the user set, which are preferred to others of the same field.
@@ -221,7 +224,7 @@ def use_option_names(problem: Problem, set_options: Container[str] = ()) -> Prob
         field = (f"{method}()",)
     elif field and (option := _find_option(_complete_field(field), set_options)):
         field = ("".join(option),)
-    problem = replace(problem, what=problem.python or problem.what, python="")
+    problem = name_folders(replace(problem, what=problem.python or problem.what, python=""))
     mentions = {*problem.mentions, *_FIELD_IN_TEXT.findall(problem.text)}
     names = {mention: _translate_mention(mention, problem.field, set_options) for mention in mentions}
     names |= _PYTHON_PHRASES
