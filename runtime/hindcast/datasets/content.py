@@ -183,7 +183,7 @@ def canonicalise(name: str, column: NDArray[Any]) -> NDArray[Any]:
 
 
 def _drop_zero_sums(sums: dict[str, int]) -> dict[str, int]:
-    """Leave out the sums of leaves and details that no episode has, so that they equal those of data without them."""
+    """Leave out sums of 0, of leaves and details that are empty in all episodes: data without them have equal sums."""
     return {name: total for name, total in sums.items() if total or name == _ENDS_KEY}
 
 

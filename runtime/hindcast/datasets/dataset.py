@@ -271,6 +271,7 @@ class View(Dataset):
         self.digest = digest
         self.notes = (*(note for dataset in datasets for note in dataset.notes), *notes)
         self.units = tuple(origin.make_unit(unit_id) for unit_id, origin in enumerate(origins))
+        # By the unit's id: `extract` replaces the sequence by a mapping with one id.
         self._origins: Mapping[int, UnitOrigin] | Sequence[UnitOrigin] = origins
 
     def read(self, unit: Unit, columns: Iterable[str] | None = None) -> Block:

@@ -50,14 +50,14 @@ class EpisodeTable(NamedTuple):
     def concat(cls, tables: Iterable[EpisodeTable], with_returns: bool) -> EpisodeTable:
         """Concatenate tables, in order; without tables, the result has no rows."""
         empty_flags = np.zeros(0, dtype=np.bool_)
-        empty = cls(
+        empty_table = cls(
             empty_flags.astype(object),
             empty_flags.astype(np.int64),
             empty_flags,
             empty_flags,
             np.zeros(0) if with_returns else None,
         )
-        *columns, returns = zip(empty, *tables, strict=True)
+        *columns, returns = zip(empty_table, *tables, strict=True)
         eps_id, length, terminated, truncated = map(np.concatenate, columns)
         return cls(eps_id, length, terminated, truncated, np.concatenate(returns) if with_returns else None)
 

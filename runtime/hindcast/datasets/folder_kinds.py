@@ -31,9 +31,11 @@ _ICEBERG_REMEDY: Final = (
 def select_live_entries(folder: Location, entries: Sequence[Entry]) -> list[Entry]:
     """Return the entries of a recursive listing without files that their tool does not count as data.
 
-    Of a table of Delta Lake or Iceberg only the files of its current version remain, of a LeRobot dataset only those in
-    `data`, and of a dataset that Hugging Face's `save_to_disk` wrote only its Arrow files, without cached results of
-    `map`.
+    The remaining files are, by the kind of folder:
+
+    * a table of Delta Lake or Iceberg: the files of its current version;
+    * a dataset of LeRobot: the files in `data`;
+    * a dataset that Hugging Face's `save_to_disk` wrote: its Arrow files, without cached results of `map`.
 
     Raises:
         DataError: there is a Hudi table or only a part of a table, or a table that cannot be read, lacks a file or

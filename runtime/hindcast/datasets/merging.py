@@ -112,7 +112,7 @@ def _describe_location(dataset: Dataset, episode: int) -> str:
 
 
 def _first_path(dataset: Dataset) -> str:
-    """Return the path of a dataset's first file, or of the user's data, which stands for it in messages."""
+    """Return the path that names a dataset in messages: of its first file, or of the data that it was prepared from."""
     return dataset.locate(dataset.units[0], 0).path if len(dataset.units) else "a dataset without episodes"
 
 

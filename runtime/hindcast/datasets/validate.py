@@ -145,29 +145,31 @@ def check_block(
             fillable.get(name, False),
         ):
             problem = describe_fault(block, name, fault, locate)
-            if is_bounded and isinstance(space, spaces.Box) and fault.kind == "outside-space":
+            is_outside_box = is_bounded and isinstance(space, spaces.Box) and fault.kind == "outside-space"
+            if is_outside_box:
                 remedy = "widen the space (spec.actionSpace), or clip the actions in the data"
                 if np.abs(column).max() <= 1:
                     remedy += "; if they are normalised to [-1, 1], set actionsNormalized: true"
                 problem = replace(problem, remedy=remedy, mentions=("spec.actionSpace",))
-            elif root(name) == Columns.OBS and fault.kind == "not-finite":
-                problem = replace(
-                    problem,
-                    remedy="if NaN means that a value is missing, set prepare.missing",
-                    mentions=("prepare.missing",),
-                )
-            elif name == Columns.DELTA_T:
-                problem = replace(
-                    problem, remedy="correct it, or rename the column if it is not the duration of a step"
-                )
-            elif isinstance(space, spaces.Discrete):
-                problem = replace(
-                    problem, remedy="if the data count from another number, set the space's n and start"
-                )
+            else:
+                problem = _add_remedy(problem, name, fault, space)
             raise DataError.of([problem])
     if (is_forbidden := _find_forbidden_actions(block, action_space)) is not None:
         fault = Fault("outside-space", is_forbidden, f"an action that {MASK_LEAF} allows")
         raise DataError.of([describe_fault(block, Columns.ACTIONS, fault, locate)])
+
+
+def _add_remedy(problem: Problem, name: str, fault: Fault, space: gym.Space | None) -> Problem:
+    """Return the problem of a fault with a remedy, if one is known."""
+    if root(name) == Columns.OBS and fault.kind == "not-finite":
+        remedy = "if NaN means that a value is missing, set prepare.missing"
+        return replace(problem, remedy=remedy, mentions=("prepare.missing",))
+    if name == Columns.DELTA_T:
+        remedy = "correct it, or rename the column if it is not the duration of a step"
+        return replace(problem, remedy=remedy)
+    if isinstance(space, spaces.Discrete):
+        return replace(problem, remedy="if the data count from another number, set the space's n and start")
+    return problem
 
 
 def _find_forbidden_actions(block: Block, action_space: gym.Space | None) -> NDArray[np.bool_] | None:

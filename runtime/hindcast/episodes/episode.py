@@ -113,7 +113,8 @@ class SingleAgentEpisode(EpisodeData):
         """Return the next fragment, which starts with this episode's last observation and has no steps yet.
 
         Args:
-            len_lookback_buffer: number of this episode's last steps that the fragment keeps as lookback, at most all.
+            len_lookback_buffer: number of this episode's last steps that the fragment keeps as lookback; a number
+                beyond them keeps all.
 
         Raises:
             ValueError: the episode is done, or the lookback is negative.

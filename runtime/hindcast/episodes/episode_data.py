@@ -90,8 +90,8 @@ class EpisodeData(EpisodeAccess):
             truncated: whether the episode was cut off, for example by a time limit.
             extra_model_outputs: name -> T outputs.
             t_started: timestep of the first observation that is not lookback; 0 by default.
-            len_lookback_buffer: number of steps at the beginning that are lookback, at most all steps; "auto" means
-                all steps. Pass 0 for a complete episode. If `rewards` is a buffer, its lookback counts instead.
+            len_lookback_buffer: number of steps at the beginning that are lookback; "auto", or a number beyond them,
+                means all steps. Pass 0 for a complete episode. If `rewards` is a buffer, its lookback counts instead.
             agent_id: id of the agent.
             module_id: id of the agent's module.
             multi_agent_episode_id: id of the multi-agent episode that this episode is a part of.

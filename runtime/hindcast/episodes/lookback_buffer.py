@@ -44,7 +44,7 @@ class InfiniteLookbackBuffer:
 
         Args:
             data: a sequence of samples (list mode), or an array or nested arrays (NumPy mode); None is empty.
-            lookback: number of items at the front that are lookback; at most all of them.
+            lookback: number of items at the front that are lookback; a number beyond them means all.
             space: the samples' space; required for one-hot encoding, and gives `fill` its shape.
 
         Raises:

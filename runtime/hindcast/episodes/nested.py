@@ -111,7 +111,7 @@ def unflatten(flat_leaves: Mapping[str, Any], root: str, struct: Nested | None =
 def restore_tuples(value: Nested, struct: Nested | None) -> Nested:
     """Convert lists in a sample to tuples where the struct has tuples, since some formats have no tuples.
 
-    Parts that only the sample has come last, so that whoever knows the space can refuse them.
+    Parts that the struct lacks are kept, and come last: a caller that knows the space can refuse them.
     """
     if isinstance(struct, Mapping):
         known_parts = {key: restore_tuples(value[key], part) for key, part in struct.items()}

@@ -160,7 +160,8 @@ class Format(ABC):
         return DataSpec()
 
     def read_head(self, location: Location, options: ReadOptions) -> pa.Table | None:  # noqa: ARG002
-        """Read the first rows of a table with all of its columns, whatever they mean; None for other formats.
+        """Read the first rows of a table with all of its columns, also with those that are not data; None for other
+        formats.
 
         Raises:
             DataError: the file is damaged.

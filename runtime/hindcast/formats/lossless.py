@@ -49,7 +49,7 @@ def find_rounded_row(array: NDArray[Any], dtype: np.dtype) -> int | None:
 
 
 def has_exact_dtype(arrays: Sequence[NDArray[Any]]) -> bool:
-    """Return whether the common dtype of arrays, of numbers or all of text, holds each integer exactly."""
+    """Return whether the common dtype of arrays holds their integers exactly; all are numbers, or all are text."""
     dtype = np.result_type(*(array.dtype for array in arrays))
     return all(find_rounded_row(array, dtype) is None for array in arrays)
 
@@ -77,7 +77,7 @@ def to_floats(array: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 def is_float_exact(number: int | Decimal, value: float) -> bool:
-    """Return whether a float is close enough to the number in a file that it stands for.
+    """Return whether a float may replace a number of a file.
 
     A fraction may become the nearest float, but the whole part of a number must not change.
     """
@@ -96,7 +96,7 @@ def to_integers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
         # Python converts texts to integers only up to 4300 digits.
         values = [int(Decimal(match[1])) if match is not None else None for match in matches]
         is_wrong = np.array([value is None or not -(2**63) <= value < 2**63 for value in values], np.bool_)
-        integers = [0 if wrong else value for value, wrong in zip(values, is_wrong, strict=True)]
+        integers = [0 if is_bad else value for value, is_bad in zip(values, is_wrong, strict=True)]
         return np.array(integers, np.int64).reshape(array.shape), is_wrong.reshape(array.shape)
     if array.dtype.kind not in "fc":
         return array, np.zeros(array.shape, np.bool_)
@@ -115,15 +115,15 @@ def parse_numbers(array: NDArray[Any]) -> tuple[NDArray[Any], Bool]:
     if array.dtype != object:
         return array, np.zeros(array.shape, np.bool_)
     values, is_wrong = np.zeros(array.size), np.zeros(array.size, np.bool_)
-    for row, text in enumerate(array.ravel()):
+    for i, text in enumerate(array.ravel()):
         try:
-            values[row] = float(text)
+            values[i] = float(text)
         except ValueError:
-            is_wrong[row] = True
+            is_wrong[i] = True
         else:
             match = _WHOLE_NUMBER.fullmatch(text)
             # Python reads "1_000" as a number
-            is_wrong[row] = "_" in text or (
-                match is not None and not is_float_exact(Decimal(match[1]), values[row])
+            is_wrong[i] = "_" in text or (
+                match is not None and not is_float_exact(Decimal(match[1]), values[i])
             )
     return values.reshape(array.shape), is_wrong.reshape(array.shape)

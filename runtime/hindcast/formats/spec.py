@@ -96,7 +96,7 @@ class Leaf:
         return tuple(f"{leaf_name}[{index}]" for index in range(self.shape[0]))
 
     def with_names(self, names: Sequence[str]) -> Leaf:
-        """Return the leaf with names for its elements; without, if it does not have that many."""
+        """Return the leaf with names for its elements, or without names if their number differs."""
         is_named = self.dtype is not None and len(self.shape) <= 1 and len(names) == math.prod(self.shape)
         return replace(self, names=tuple(names) if is_named else ())
 
@@ -212,15 +212,15 @@ class DataSpec:
             DataError: two of the files or datasets cannot be one dataset.
         """
         pairs = iter(specs)
-        first_source, common = next(pairs, (None, cls()))
-        previous = common
+        first_source, common_spec = next(pairs, (None, cls()))
+        previous_spec = common_spec
         for source, spec in pairs:
-            if spec is not previous:  # files of one recording share one object: skip the comparison
-                if difference := common.difference(spec, can_widen=True):
+            if spec is not previous_spec:  # files of one recording share one object: skip the comparison
+                if difference := common_spec.difference(spec, can_widen=True):
                     raise DataError(f"{first_source} and {source} cannot be one dataset: {difference}")
-                common = common.merge(spec)
-            previous = spec
-        return common
+                common_spec = common_spec.merge(spec)
+            previous_spec = spec
+        return common_spec
 
     def difference(self, other: DataSpec, *, can_widen: bool = False) -> str | None:
         """Describe why two specs cannot be one dataset, as a clause; None if they can.
@@ -232,10 +232,10 @@ class DataSpec:
         if self is other:
             return None
         if self.required_leaves != other.required_leaves:
-            common = ", ".join(sorted(self.required_leaves & other.required_leaves))
+            common_leaves = ", ".join(sorted(self.required_leaves & other.required_leaves))
             return (
                 f"the columns {sorted(self.required_leaves)} differ from {sorted(other.required_leaves)}; read "
-                f"only those that all have (`columns`, --columns): {common}"
+                f"only those that all have (`columns`, --columns): {common_leaves}"
             )
         for name in sorted(self.required_leaves):
             if problem := self.leaves[name].difference(name, other.leaves[name], can_widen=can_widen):

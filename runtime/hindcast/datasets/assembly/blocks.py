@@ -324,7 +324,7 @@ def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules
             "the column 'new_obs' is missing, so the data have no observation after the last row of an episode that "
             f"did not terminate; name its column under `schema`; or {_FINAL_OBS_REMEDIES}",
         )
-    for is_refused, where, remedy in (
+    for is_refused, place, remedy in (
         (is_missing & ~is_last, "in a row that does not end its episode", ", or flag the row as the end"),
         (
             is_cut_off & (not rules.can_lack_final_obs),
@@ -336,7 +336,7 @@ def _rows_without_next_obs(steps: Steps, index: I64, is_last: Bool, rules: Rules
             raise rules.make_row_error(
                 steps,
                 int(index[is_refused].min()),
-                f"'new_obs' is null {where}: fill it{remedy}",
+                f"'new_obs' is null {place}: fill it{remedy}",
             )
     return is_missing
 
@@ -458,7 +458,7 @@ def _make_observations(
     """Return `[K + N, *shape]`: the observations of each episode, then its final observation.
 
     An unknown final observation is the last one again: no other value is sure to be in the space. Statistics of
-    observations count those of steps only, so it is never counted.
+    observations cover those of steps only, so the repeated one is not counted.
     """
     observations = np.empty((len(index) + episode_block.num_episodes, *obs.shape[1:]), dtype=obs.dtype)
     observations[episode_block.obs_row] = obs[index]

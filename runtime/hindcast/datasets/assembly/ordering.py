@@ -112,7 +112,7 @@ def _order_by_time(steps: Steps, rules: Rules) -> RowOrder:
 
 
 def _find_filter_gaps(steps: Steps, index: I64, rules: Rules) -> Bool:
-    """Return `[K - 1]` True for pairs of adjacent rows whose observations show that a filter dropped rows between."""
+    """Return `[K - 1]` True for pairs of rows whose observations show that a filter dropped rows between them."""
     if not rules.is_filtered:
         return np.zeros(len(index) - 1, dtype=np.bool_)
     if not has_next_obs(steps):

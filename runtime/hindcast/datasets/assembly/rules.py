@@ -122,8 +122,8 @@ class Finding(JsonModel):
     def __str__(self) -> str:
         if self.path is None:
             return f"episode {self.eps_id}"
-        when = "" if self.t is None else f", t {self.t}"
-        return f"{self.path}, row {self.row} (episode {self.eps_id}{when})"
+        time_text = "" if self.t is None else f", t {self.t}"
+        return f"{self.path}, row {self.row} (episode {self.eps_id}{time_text})"
 
 
 class Findings(JsonModel):
@@ -213,13 +213,13 @@ _Key = TypeVar("_Key", bound=str)
 
 def _merge_by_key(findings_by_key: Sequence[Mapping[_Key, Finding]]) -> dict[_Key, Finding]:
     """Add up the counts of each key, and keep its first location."""
-    merged: dict[_Key, Finding] = {}
+    finding_by_key: dict[_Key, Finding] = {}
     for findings in findings_by_key:
         for key, finding in findings.items():
-            earlier = merged.get(key)
+            earlier = finding_by_key.get(key)
             total = finding.count + (earlier.count if earlier else 0)
-            merged[key] = (earlier or finding).model_copy(update={"count": total})
-    return merged
+            finding_by_key[key] = (earlier or finding).model_copy(update={"count": total})
+    return finding_by_key
 
 
 def _format_finding(kind: FindingKind, finding: Finding) -> str:

@@ -40,7 +40,7 @@ class Steps:
     """Timesteps, each with its episode and the location that it was read from.
 
     Attributes:
-        columns: as those of `Rows`, `[R, *shape]` each.
+        columns: as `Rows.columns`, `[R, *shape]` each.
         episode: `[R]` index into `episode_ids`.
         episode_ids: object array of distinct `str`.
         t: `[R]` as in `Rows`.

@@ -202,22 +202,20 @@ def profile_table(
         and known_columns.get(role) != names
     }
     missing_roles = [role for role in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS) if not roles.get(role)]
+    user_schema = {role: names if isinstance(names, str) else list(names) for role, names in schema.items()}
     return TableProfile(
-        profiles,
-        {
-            **{role: names if isinstance(names, str) else list(names) for role, names in schema.items()},
-            **suggested_schema,
-        },
-        left_out,
-        tuple(missing_roles),
-        len(table),
-        bool(roles.get(Columns.NEXT_OBS)),
-        _describe_nested_steps(table),
+        columns=profiles,
+        schema={**user_schema, **suggested_schema},
+        left_out=left_out,
+        missing_roles=tuple(missing_roles),
+        num_rows=len(table),
+        has_next_obs=bool(roles.get(Columns.NEXT_OBS)),
+        nested_steps=_describe_nested_steps(table),
     )
 
 
 def _decode_dictionaries(table: pa.Table) -> pa.Table:
-    """Return the table with the values of categories, which Arrow cannot count, in place of dictionaries."""
+    """Replace dictionaries by their values: Arrow cannot count the distinct values of a dictionary."""
     for position, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             column = table.column(position).cast(field.type.value_type)
@@ -274,7 +272,7 @@ def _find_roles(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> d
     for name in (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS, Columns.REWARDS):
         if name in roles:
             continue
-        # Alone, without the other required columns, Hindcast's own names are not part of a plan.
+        # If another required column has no known name, there is no plan that would contain this one.
         matches = [column for column in (name, *ALIASES[name]) if column in table.column_names]
         roles |= {name: matches[:1]} if matches else {}
     used_columns = {column for names in roles.values() for column in names}
@@ -294,10 +292,11 @@ def _find_roles(table: pa.Table, schema: Mapping[str, str | Sequence[str]]) -> d
             used_columns.update(columns)
     episode_columns = roles.get(Columns.EPS_ID)
     time_columns = roles.get(Columns.T)
+    # A column that only looks like timesteps must have another value in each row of an episode.
     if time_columns and time_columns[0] not in ALIASES[Columns.T] and time_columns[0] != Columns.T:
         keys = [*(episode_columns or ()), *time_columns]
         if len(table.group_by(keys).aggregate([])) < len(table):
-            del roles[Columns.T]  # two rows of an episode have the same value
+            del roles[Columns.T]
     return roles
 
 

@@ -2,9 +2,9 @@
 
 A policy can only be better than the recorded one where similar states were recorded with different actions, and where
 different actions were followed by different rewards. Both are measured among nearest neighbours of other episodes, so
-that neither requires a model: an action minus the mean of the neighbours' actions is what the state does not explain,
-and likewise the rewards that follow. A linear model of the second by the first, which is fitted to half of the episodes
-and tested on the other half, tells whether actions matter.
+that neither requires a model: an action minus the mean of the neighbours' actions is the part that the state does not
+explain, and the same holds for the rewards that follow. A linear model predicts this part of the rewards from that of
+the action. It is fitted to half of the episodes and tested on the other half, which tells whether actions matter.
 
 Shapes: N = episodes, S = steps, Q = steps that are compared with their neighbours, D = features, A = action elements.
 """
@@ -288,8 +288,8 @@ def _find_neighbours(steps: _SampledSteps) -> tuple[NDArray[np.int64], NDArray[n
     queries = reference[
         np.linspace(0, len(reference) - 1, min(len(reference), _MAX_QUERIES)).astype(np.int64)
     ]
-    longest = int(np.bincount(steps.episode[reference]).max())
-    if len(reference) - longest < 2 * _NUM_NEIGHBOURS:
+    max_episode_steps = int(np.bincount(steps.episode[reference]).max())
+    if len(reference) - max_episode_steps < 2 * _NUM_NEIGHBOURS:
         return np.zeros(0, np.int64), np.zeros((0, _NUM_NEIGHBOURS), np.int64)
     # The columns are padded to whole groups with points that are far away.
     num_groups = -(-len(reference) // _GROUP_SIZE)
@@ -376,7 +376,7 @@ def _effective_episodes(steps: _SampledSteps, num_episodes: int) -> float | None
     """Return the expected effective episodes of a policy that takes a share of its actions at random; see Kish 1965."""
     if steps.logp is None:
         return None
-    # The mean square of the ratio ((1 - e)·μ + e/n) / μ of a step, of which the expectation is 1.
+    # The ratio of the two policies' probabilities of each recorded action, ((1 - e)·μ + e/n) / μ.
     ratios = 1 - _CHANGED_SHARE + _CHANGED_SHARE * np.exp(-steps.logp) / steps.num_actions
     log_weights = np.bincount(steps.episode, np.log(ratios))
     weights = np.exp(log_weights - log_weights.max())

@@ -54,7 +54,7 @@ def choose_frames(episode: str, observations: NDArray[Any], first_timestep: int 
 def to_pictures(images: Iterable[NDArray[Any]]) -> list[NDArray[np.uint8]]:
     """Convert `[height, width, channels]` images of any dtype to grey or RGB, all with the same scale.
 
-    Of images with neither one nor three channels, which are stacks of frames, the last channel is shown.
+    Images with neither one nor three channels are stacks of frames: their last channel is shown.
     """
     pictures = []
     for image in images:

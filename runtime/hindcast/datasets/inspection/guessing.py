@@ -28,7 +28,7 @@ _MAX_WHOLE: Final[dict[type[np.floating], int]] = {np.float32: 2**24, np.float64
 def guess_spaces(dataset: Dataset) -> tuple[gym.Space | None, gym.Space | None]:
     """Guess the observation and the action space of a dataset; None for a space that cannot be guessed.
 
-    Actions are read, and observations as far as they are integers. Float actions are Discrete if all are small whole
+    Reads all actions, and the observations that are integers. Float actions are Discrete if all are small whole
     numbers, as pandas writes integers with a null among them; otherwise their bounds are the range of the data, or
     [-1, 1] if they are normalised.
 
@@ -145,8 +145,10 @@ def guess_space(
 
 def _find_float_type(bounds: Bounds) -> type[np.floating] | None:
     """Return the smallest type of floats that has all whole numbers in these bounds."""
-    largest = max(abs(int(bound)) for bound in bounds)
-    return next((float_type for float_type, max_whole in _MAX_WHOLE.items() if largest <= max_whole), None)
+    max_magnitude = max(abs(int(bound)) for bound in bounds)
+    return next(
+        (float_type for float_type, max_whole in _MAX_WHOLE.items() if max_magnitude <= max_whole), None
+    )
 
 
 def _guess_leaf_space(
@@ -158,7 +160,11 @@ def _guess_leaf_space(
     if dtype.kind == "b":
         return spaces.MultiBinary(list(shape)) if shape else spaces.Discrete(2)
     is_vector = is_observation and len(shape) == 1 and dtype != np.uint8
-    float_type = dtype.type if dtype.kind == "f" else _find_float_type(bounds) if is_vector else None
+    float_type: type[Any] | None = None
+    if dtype.kind == "f":
+        float_type = dtype.type
+    elif is_vector:
+        float_type = _find_float_type(bounds)
     if float_type is not None:
         return spaces.Box(-np.inf, np.inf, shape, float_type)
     if dtype == np.uint8 and shape:

@@ -145,7 +145,7 @@ def _finite_or_none(value: float) -> float | None:
 @np.errstate(all="ignore")
 def _compute_range_shares(leaf: LeafValues, low: F64, high: F64, space: gym.Space | None) -> F64:
     """Return the range of each shown dimension as a fraction of the range in the space; NaN if that is not finite."""
-    # The recorded space may be another than that of the data, which is a problem of its own.
+    # The recorded space may not fit the data, which is reported as a separate problem.
     if not isinstance(space, spaces.Box) or leaf.low is None or space.low.size != leaf.low.size:
         return np.full(len(low), np.nan)
     low_bound, high_bound = (

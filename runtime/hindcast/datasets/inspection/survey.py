@@ -176,12 +176,12 @@ def find_largest_compatible_group(
         groups, key=lambda group: sum(files[i].num_steps for i in group[1]), reverse=True
     )
     reference_location = files[members[0]].location
-    drifts = [
+    drift_problems = [
         _make_drift_problem(files[i], reference_location, spec.difference(files[i].spec, can_widen=True))
         for _, group in other_groups
         for i in group
     ]
-    return members, spec, drifts
+    return members, spec, drift_problems
 
 
 def _make_drift_problem(

@@ -68,23 +68,23 @@ def refuse_misread_files(
         problem = _find_problem(text, names)
         if problem is None:
             continue
-        what, remedy = problem
-        if what:
-            what = f"{what}, unlike {data_file.location}, which has the same columns"
-            raise _make_error(location, what, remedy)
+        difference, remedy = problem
+        if difference:
+            difference = f"{difference}, unlike {data_file.location}, which has the same columns"
+            raise _make_error(location, difference, remedy)
         if location in non_data:
             error = non_data[location]
             raise error.locate(
                 remedy=f"most columns of {data_file.location} are in it: correct it, or move it to another folder if "
                 "it is not data"
             )
-        what = f"has the columns of {data_file.location}, but no suffix of a known format"
-        raise _make_error(location, what, f"rename it to *.{'json' if _is_json(text) else 'csv'}")
+        description = f"has the columns of {data_file.location}, but no suffix of a known format"
+        raise _make_error(location, description, f"rename it to *.{'json' if _is_json(text) else 'csv'}")
 
 
-def _make_error(location: Location, what: str, remedy: str) -> DataError:
+def _make_error(location: Location, description: str, remedy: str) -> DataError:
     remedy = f"{remedy}, or move it to another folder if it is not data"
-    return DataError(what, path=str(location), remedy=remedy)
+    return DataError(description, path=str(location), remedy=remedy)
 
 
 def _read_column_names(file: RecognisedFile) -> list[str]:

@@ -137,7 +137,7 @@ def make_skipped_note(files: Collection[Location], description: str) -> str:
 
 
 def _find_non_data(recognised_files: Sequence[RecognisedFile]) -> dict[Location, DataError]:
-    """Return the files that lack the columns of timesteps, as far as their format shows, and the error of each."""
+    """Return the files that lack columns of timesteps, each with the error of `Format.list_notes`."""
 
     def find_error(file: RecognisedFile) -> DataError | None:
         # The notes do not matter here; `list_notes` raises if columns are missing.

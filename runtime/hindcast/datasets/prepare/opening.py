@@ -75,7 +75,7 @@ class OpenedData(NamedTuple):
         columns: columns or leaves that `dataset` is restricted to; None for all.
         is_prepared: whether the data were prepared.
         missing: element of the observations, such as `heart_rate` -> the rows without its value, if data were prepared.
-        files_with_rows: paths of the files that were prepared, as they were then.
+        files_with_rows: paths of the files that were prepared; if these were moved later, their earlier paths.
     """
 
     paths: list[str | Path | Location]

@@ -107,8 +107,8 @@ class Preparer:
             from hindcast.datasets.prepare.ray_tasks import prepare_on_ray
 
             prepare_on_ray(job, self._report, self.ray_options)
-        if missing := find_missing_partitions(job):
-            raise RuntimeError(f"partitions {missing} of {job.folder} were not prepared")
+        if missing_partitions := find_missing_partitions(job):
+            raise RuntimeError(f"partitions {missing_partitions} of {job.folder} were not prepared")
 
     def _report(self, done: int, total: int) -> None:
         self.hooks.check()
@@ -163,24 +163,24 @@ def prepare_in_process(job: Job, progress: Progress) -> None:
         DataError: rows do not form complete episodes under the rules.
         StorageError: the folder cannot be written.
     """
-    missing = find_missing_partitions(job)
-    if not missing:
+    missing_partitions = find_missing_partitions(job)
+    if not missing_partitions:
         return
-    total = len(job.parts) + len(missing)
+    total = len(job.parts) + len(missing_partitions)
     if job.is_in_order:
         num_made = 0
         job = replace(job, on_read=lambda part_index: progress(part_index + num_made, total))
-        for num_made, _ in enumerate(make_ordered_partitions(job, missing), 1):
+        for num_made, _ in enumerate(make_ordered_partitions(job, missing_partitions), 1):
             # All parts before the next partition have been read, or belong to partitions made earlier.
-            progress(job.bounds[missing[num_made - 1] + 1] + num_made, total)
+            progress(job.bounds[missing_partitions[num_made - 1] + 1] + num_made, total)
         return
-    contents: dict[int, list[Steps | Block]] = {number: [] for number in missing}
+    contents: dict[int, list[Steps | Block]] = {number: [] for number in missing_partitions}
     for part_index in range(len(job.parts)):
         progress(part_index, total)
         for number, chunk in job.scatter([part_index]):
             if number in contents:
                 contents[number].append(chunk)
-    for num_done, number in enumerate(missing):
+    for num_done, number in enumerate(missing_partitions):
         progress(len(job.parts) + num_done, total)
         make_partition(job, number, contents.pop(number))
     progress(total, total)

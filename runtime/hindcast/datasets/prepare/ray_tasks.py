@@ -61,8 +61,8 @@ def prepare_on_ray(job: Job, progress: Progress, ray_options: Mapping[str, Any])
         WorkerLost: tasks keep dying.
         OutOfMemory: tasks ran out of memory.
     """
-    missing = find_missing_partitions(job)
-    if not missing:
+    missing_partitions = find_missing_partitions(job)
+    if not missing_partitions:
         return
     job.open_parts.clear()  # iterators cannot be pickled
     num_runs = 0 if job.is_in_order else len(job.run_bounds) - 1
@@ -75,26 +75,28 @@ def prepare_on_ray(job: Job, progress: Progress, ray_options: Mapping[str, Any])
             _wait_for_tasks([remote_call.remote(function, job_ref, batch) for batch in batches], report)
 
         def report() -> None:
-            num_made = len(missing) - len(find_missing_partitions(job))
-            progress(len(list_sorted_files(job)) + num_made, num_runs + len(missing))
+            num_made = len(missing_partitions) - len(find_missing_partitions(job))
+            progress(len(list_sorted_files(job)) + num_made, num_runs + len(missing_partitions))
 
         try:
             if job.is_in_order:
-                run_tasks(_make_in_order, _divide_in_order(missing))
+                run_tasks(_make_in_order, _divide_in_order(missing_partitions))
             else:
                 run_tasks(lambda job, runs: write_sorted_file(job, *runs), ([run] for run in range(num_runs)))
-                groups = groupby(missing, lambda number: number // _MAX_GROUPED_PARTITIONS)
+                groups = groupby(missing_partitions, lambda number: number // _MAX_GROUPED_PARTITIONS)
                 run_tasks(_make_grouped, (list(numbers) for _, numbers in groups))
         except ray.exceptions.RayError as error:
             raise _convert_ray_error(error) from error
-    progress(num_runs + len(missing), num_runs + len(missing))
+    progress(num_runs + len(missing_partitions), num_runs + len(missing_partitions))
 
 
-def _divide_in_order(missing: list[int]) -> list[list[int]]:
+def _divide_in_order(missing_partitions: list[int]) -> list[list[int]]:
     """Divide partitions of rows in stored order among tasks."""
     # One task per CPU, since the parts between two tasks are read twice; more only if a task would be too long.
-    num_tasks = max(int(ray.cluster_resources().get("CPU", 1)), -(-len(missing) // _MAX_PARTITIONS_PER_TASK))
-    return [numbers.tolist() for numbers in np.array_split(missing, num_tasks) if len(numbers)]
+    num_tasks = max(
+        int(ray.cluster_resources().get("CPU", 1)), -(-len(missing_partitions) // _MAX_PARTITIONS_PER_TASK)
+    )
+    return [numbers.tolist() for numbers in np.array_split(missing_partitions, num_tasks) if len(numbers)]
 
 
 def _wait_for_tasks(tasks: list[Any], report: Callable[[], None]) -> None:
@@ -129,8 +131,8 @@ def _call(function: TaskFunction, job_bytes: bytes, batch: list[int]) -> UserErr
 def _make_in_order(job: Job, numbers: list[int]) -> None:
     """Make the partitions among `numbers` that are missing from parts in stored order."""
     # If this task replaces a task that was lost, some partitions are already committed.
-    missing = [number for number in find_missing_partitions(job) if number in numbers]
-    deque(make_ordered_partitions(job, missing), maxlen=0)
+    missing_partitions = [number for number in find_missing_partitions(job) if number in numbers]
+    deque(make_ordered_partitions(job, missing_partitions), maxlen=0)
 
 
 def _make_grouped(job: Job, numbers: list[int]) -> None:

@@ -17,7 +17,7 @@ _NOT_ON_COMMAND_LINE: Final = {"missing", "missing_indicators", "episodes"}
 
 
 def as_options(reading: Reading) -> str:
-    """Return the paths and options with which `hindcast inspect` and other data commands read the same."""
+    """Return the paths and options with which `hindcast inspect` and other data commands read the same data."""
     options = reading.options
     arguments = [str(path) for path in reading.paths]
     if reading.format != "Auto":

@@ -3,7 +3,7 @@
 Adjacent parts of the data form a run, which is written to one file. A partition is made from its range of every file.
 So rows are read, written and read again once, in memory that does not grow with the data.
 
-The end of a file is an int64 array: the offset of each partition, then that of the array.
+A file ends with an int64 array: the offset of each partition, and the offset of the array itself.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def preparation_digest(data: list[str], reading: Reading, note: Callable[[str], 
     Args:
         data: fingerprints of the files, or the digest of a dataset.
         reading: the options.
-        note: called with a note if the digest is random, since that of the user's code cannot be computed.
+        note: called with a note if the user's code has no digest, so that the result is random.
     """
     options = reading.options
     document = {
@@ -282,8 +282,8 @@ def _refuse_runs(entries: Sequence[Entry]) -> None:
 def _detect_format(source_file: SourceFile, reading: Reading) -> Format | None:
     """Return a file's format; None if the file is not read.
 
-    With a format in the reading, that is the format of each named file, and of each other file that looks like it.
-    Otherwise the file's content decides; a file that needs a mapper is not read without one.
+    If the reading sets a format, named files have it, and so have other files that it recognises. Otherwise the format
+    is detected; a file that needs a mapper is not read without one.
     """
     if reading.format != "Auto":
         file_format = FORMATS[reading.format]

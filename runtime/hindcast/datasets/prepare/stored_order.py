@@ -27,7 +27,7 @@ def cut_partitions(
     """Yield the number and the contents of adjacent partitions: rows of complete episodes, and blocks of episodes.
 
     Their parts are read once, as a stream. In addition, the part before them is read for its last row, and the parts
-    after them as far as the last episode continues.
+    after them until the last episode ends.
 
     Args:
         job: the preparation.

@@ -52,9 +52,9 @@ class ArrowEpisodes:
         """See `Layout.read_contents`; reads the metadata and two small columns."""
         description = read_description(file.schema_arrow)
         assert description is not None  # without it, the file would not have been detected as this layout
-        missing = sorted({*description.spec.leaves, *EPISODE_COLUMNS} - set(file.schema_arrow.names))
-        if missing:
-            raise DataError(f"the columns {missing} are missing")
+        missing_columns = sorted({*description.spec.leaves, *EPISODE_COLUMNS} - set(file.schema_arrow.names))
+        if missing_columns:
+            raise DataError(f"the columns {missing_columns} are missing")
         length, is_continued = _read_lengths(file)
         ends = np.cumsum(
             [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)], dtype=np.int64
@@ -63,12 +63,14 @@ class ArrowEpisodes:
 
     def required_columns(self, schema: pa.Schema, spec: DataSpec, leaves: Sequence[str]) -> list[str]:
         """See `Layout.required_columns`. JSON columns and details may be missing."""
-        names, available = [*_ALWAYS_READ_COLUMNS, *leaves], set(schema.names)
-        optional = {name for name in leaves if spec.leaves[name].kind == "json"}
-        missing = [name for name in names if name not in available and name not in optional]
-        if missing:
-            raise DataError(f"it has no column {missing[0]!r}, which its dataset has")
-        return [name for name in (*names, DETAILS) if name in available]
+        names, stored_columns = [*_ALWAYS_READ_COLUMNS, *leaves], set(schema.names)
+        optional_leaves = {name for name in leaves if spec.leaves[name].kind == "json"}
+        missing_columns = [
+            name for name in names if name not in stored_columns and name not in optional_leaves
+        ]
+        if missing_columns:
+            raise DataError(f"it has no column {missing_columns[0]!r}, which its dataset has")
+        return [name for name in (*names, DETAILS) if name in stored_columns]
 
     def decode(self, table: pa.Table, spec: DataSpec, leaves: Sequence[str]) -> Block:
         """See `Layout.decode`. JSON columns that the table lacks are empty.

@@ -246,12 +246,12 @@ def _parse_shape(metadata: bytes, name: str) -> tuple[int, ...]:
 
 
 def _tensors_to_numpy(column: pa.ChunkedArray, shape: tuple[int, ...], name: str) -> NDArray[Any]:
-    flat = _to_numpy(column, name)
-    if flat.ndim != 2 or (len(flat) and flat.shape[1] != np.prod(shape, dtype=np.int64)):
+    rows = _to_numpy(column, name)
+    if rows.ndim != 2 or (len(rows) and rows.shape[1] != np.prod(shape, dtype=np.int64)):
         raise CellError(
-            0, f"{name!r} has {list(flat.shape[1:])} numbers per row: expected tensors of {list(shape)}"
+            0, f"{name!r} has {list(rows.shape[1:])} numbers per row: expected tensors of {list(shape)}"
         )
-    return flat.reshape(len(flat), *shape)
+    return rows.reshape(len(rows), *shape)
 
 
 def _to_numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:

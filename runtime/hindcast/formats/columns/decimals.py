@@ -19,17 +19,16 @@ def decimals_to_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
         The numbers; the column itself if it has no decimals; its decimals, in one chunk, if float64 would change the
         whole part of one.
     """
-    if map_elements(column.type, lambda element: pa.null() if pa.types.is_decimal(element) else element) == (
-        column.type
-    ):
+    has_decimals = _replace_decimals(column.type, pa.null(), pa.null()) != column.type
+    if not has_decimals:
         return column
     # Arrow's own cast of decimals to floats is often wrong in the last bit: the cast of their text is not.
     try:
-        texts = column.cast(_replace_decimals(column.type, pa.int64(), pa.string()))
-        numbers = texts.cast(_replace_decimals(column.type, pa.int64(), pa.float64()))
+        exact_values = column.cast(_replace_decimals(column.type, pa.int64(), pa.string()))
+        numbers = exact_values.cast(_replace_decimals(column.type, pa.int64(), pa.float64()))
     except pa.ArrowInvalid:  # an integer is beyond int64
-        texts = column.cast(_replace_decimals(column.type, pa.string(), pa.string()))
-        numbers = texts.cast(_replace_decimals(column.type, pa.float64(), pa.float64()))
+        exact_values = column.cast(_replace_decimals(column.type, pa.string(), pa.string()))
+        numbers = exact_values.cast(_replace_decimals(column.type, pa.float64(), pa.float64()))
     # A cast may join chunks.
     decimals = column.combine_chunks()
     return numbers if _is_exact(decimals, numbers.combine_chunks()) else pa.chunked_array([decimals])

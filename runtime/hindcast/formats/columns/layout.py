@@ -136,7 +136,7 @@ def _leaf_to_arrow(name: str, column: NDArray[Any], leaf: Leaf) -> tuple[pa.Fiel
     if not shape:
         array = pa.array(values)
         return pa.field(name, array.type, nullable=False), array
-    flat = pa.array(values.reshape(-1))
+    flat_values = pa.array(values.reshape(-1))
     width = int(np.prod(shape, dtype=np.int64))
     offsets = pa.array(np.arange(len(values) + 1, dtype=np.int64) * width)
     metadata = (
@@ -144,7 +144,7 @@ def _leaf_to_arrow(name: str, column: NDArray[Any], leaf: Leaf) -> tuple[pa.Fiel
         if len(shape) > 1
         else None
     )
-    array = pa.LargeListArray.from_arrays(offsets, flat)
+    array = pa.LargeListArray.from_arrays(offsets, flat_values)
     return pa.field(name, array.type, metadata=metadata), array
 
 

@@ -25,8 +25,8 @@ _MAX_WRAPPERS: Final = 4  # per length
 class _Wrapper(NamedTuple):
     """The bytes before and after the array's bytes in a pickle, and the array's dtype and shape."""
 
-    before: bytes
-    after: bytes
+    prefix: bytes
+    suffix: bytes
     dtype: np.dtype
     shape: tuple[int, ...]
 
@@ -36,9 +36,9 @@ class _Wrapper(NamedTuple):
         Args:
             data: a pickle of the length that the wrapper was found for (see `_WRAPPERS`).
         """
-        if not (data.startswith(self.before) and data.endswith(self.after)):
+        if not (data.startswith(self.prefix) and data.endswith(self.suffix)):
             return None
-        start, stop = len(self.before), len(data) - len(self.after)
+        start, stop = len(self.prefix), len(data) - len(self.suffix)
         return np.frombuffer(data[start:stop], self.dtype).reshape(self.shape)
 
 

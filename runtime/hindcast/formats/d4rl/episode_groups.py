@@ -168,7 +168,7 @@ def _make_rows(
         truncated=is_last & ~terminated,
         next_missing=np.zeros(length, np.bool_),
         path=str(location),
-        row=np.full(length, episode),  # the files have no rows of all episodes, so messages name the episode
+        row=np.full(length, episode),  # rows begin at 0 in each episode, so messages name the episode
         eps_id=np.full(length, eps_id, dtype=object),
         t=np.arange(length),
     )

@@ -136,10 +136,10 @@ def remove_orphans(folder: Location, commits: Iterable[Commit]) -> None:
 
     Call it only while nobody writes to the folder. Files with names that Hindcast does not use stay.
     """
-    keep = {file.path for file in committed_files(commits)}
+    listed_paths = {file.path for file in committed_files(commits)}
     remove_temporary_files(folder.child(FOLDER))
     for entry in folder.files():
-        is_orphan = _DATA_FILE.match(entry.relative_path) and entry.relative_path not in keep
+        is_orphan = _DATA_FILE.match(entry.relative_path) and entry.relative_path not in listed_paths
         if is_orphan or TEMPORARY_NAME.match(entry.relative_path):
             entry.location.delete()
 
@@ -194,9 +194,11 @@ def describe_exported_files(layout: str, spec: DataSpec) -> ExportedFiles | None
 
 def _find_exported_files(folder: Location, commits: Sequence[Commit]) -> ExportedFiles | None:
     """Return the description in the first commit, or else in the first file; None if there is none."""
+    if not commits:
+        return None
     files = committed_files(commits)
     if not files or commits[0].exported is not None:
-        return commits[0].exported if commits else None
+        return commits[0].exported
     # commits of earlier versions do not describe Columns, but the files do
     with open_parquet(folder.child(files[0].path)) as file:
         description = read_description(file.schema_arrow)

@@ -123,11 +123,11 @@ def _parse_example(message: bytes) -> dict[str, _Feature]:
 
 
 def _parse_feature(message: bytes, start: int, stop: int) -> _Feature:
-    ((field, inner, end),) = _iter_delimited_fields(message, start, stop)
+    ((field, list_start, list_stop),) = _iter_delimited_fields(message, start, stop)
     if field not in _VALUE_TYPES:
         raise ValueError(f"a feature holds a list of the kind {field}")
     value_type, wire = _VALUE_TYPES[field]
-    return _Feature(value_type, tuple(_iter_value_spans(message, inner, end, value_type, wire)))
+    return _Feature(value_type, tuple(_iter_value_spans(message, list_start, list_stop, value_type, wire)))
 
 
 def _iter_value_spans(

@@ -218,24 +218,24 @@ def _to_columns(table: pa.Table) -> dict[str, Any]:
 
 def _join_episodes(batches: Iterable[dict[str, Any]], id_column: str) -> Iterator[dict[str, Any]]:
     """Yield the batches; rows of an episode that the next batch continues are moved to the next batch."""
-    pending: dict[str, Any] = {}
+    pending_rows: dict[str, Any] = {}
     for batch in batches:
         if id_column not in batch:
             yield batch
             continue
-        if not pending:
-            pending = batch
+        if not pending_rows:
+            pending_rows = batch
             continue
         next_id = _id_of_row(batch[id_column][0])
-        num_rows = len(pending[id_column])
-        while num_rows and _id_of_row(pending[id_column][num_rows - 1]) == next_id:
+        num_rows = len(pending_rows[id_column])
+        while num_rows and _id_of_row(pending_rows[id_column][num_rows - 1]) == next_id:
             num_rows -= 1
-        moved_rows = {name: column[num_rows:] for name, column in pending.items()}
+        moved_rows = {name: column[num_rows:] for name, column in pending_rows.items()}
         if num_rows:
-            yield {name: column[:num_rows] for name, column in pending.items()}
-        pending = _concatenate(moved_rows, batch) if len(moved_rows[id_column]) else batch
-    if pending:
-        yield pending
+            yield {name: column[:num_rows] for name, column in pending_rows.items()}
+        pending_rows = _concatenate(moved_rows, batch) if len(moved_rows[id_column]) else batch
+    if pending_rows:
+        yield pending_rows
 
 
 def _id_of_row(cell: Any) -> Any:

@@ -27,10 +27,13 @@ from hindcast.formats.spec import DataSpec, Leaf
 PackedItems = NDArray[np.uint8] | list[bytes]
 """A column's packed items: an array `[rows, bytes]` if all items have the same length, else a list."""
 
-_BUFFER_START: Final = msgpack.Packer().pack_map_header(4) + pack("data")
+_BUFFER_START: Final = msgpack.Packer().pack_map_header(4) + pack(
+    "data"
+)  # then lookback, finalized and space
 _TEXT_BYTES: Final = 64  # estimate
 _NUM_IDS: Final = 3  # the first entries of `details.FIELDS` are ids, which come before the columns in a state
 _STANDARD_COLUMNS: Final = tuple(BUFFER_COLUMNS.values())
+_REQUIRED_COLUMNS: Final = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 
 
 class StateEncoder:
@@ -41,16 +44,18 @@ class StateEncoder:
     """
 
     def __init__(self, spec: DataSpec) -> None:
-        missing = [column for column in _STANDARD_COLUMNS[:3] if not leaves_of(column, spec.leaves)]
-        if missing:
-            raise DataError(f"an episode in MessagePack requires {', '.join(missing)}: the data have none")
+        missing_columns = [column for column in _REQUIRED_COLUMNS if not leaves_of(column, spec.leaves)]
+        if missing_columns:
+            raise DataError(
+                f"an episode in MessagePack requires {', '.join(missing_columns)}: the data have none"
+            )
         column_spaces = {Columns.OBS: spec.observation_space, Columns.ACTIONS: spec.action_space}
         self._spec = spec
         roots = dict.fromkeys(root(leaf) for leaf in spec.leaves)
         self._outputs = [name for name in roots if name not in _STANDARD_COLUMNS]
-        self._columns = {
+        self._column_encoders = {
             name: _make_column_encoder(spec, name, space_struct(column_spaces.get(name)))
-            for name in (*_STANDARD_COLUMNS[:3], *self._outputs)
+            for name in (*_REQUIRED_COLUMNS, *self._outputs)
         }
         packed_spaces = {name: _pack_space(space) for name, space in column_spaces.items()}
         self._buffer_ends = {
@@ -58,12 +63,12 @@ class StateEncoder:
             for name in (*_STANDARD_COLUMNS, *self._outputs)
         }
         self._buffer_ends[Columns.REWARDS] = _pack_buffer_end(_pack_space(REWARD_SPACE))
-        self._spaces = _pack_entries(
+        self._space_entries = _pack_entries(
             _observation_space=packed_spaces[Columns.OBS], _action_space=packed_spaces[Columns.ACTIONS]
         )
         # estimates: 512 bytes for the keys and values of a state, 64 for the keys of a buffer
         self._overhead_bytes = (
-            512 + len(self._spaces) + sum(len(end) + 64 for end in self._buffer_ends.values())
+            512 + len(self._space_entries) + sum(len(end) + 64 for end in self._buffer_ends.values())
         )
 
     def estimate_bytes(self, block: Block) -> I64:
@@ -71,7 +76,7 @@ class StateEncoder:
         total = self._overhead_bytes + (block.length + 1) * (
             len(PACKED_EMPTY_INFO) if _info_texts(block) is None else _TEXT_BYTES
         )
-        for name, encoder in self._columns.items():
+        for name, encoder in self._column_encoders.items():
             total += (block.length + is_per_observation(name)) * encoder.item_bytes
         if block.details is not None:
             total += np.array([len(text) for text in block.details], dtype=np.int64)
@@ -84,7 +89,7 @@ class StateEncoder:
             DataError: a column does not fit the spec; MessagePack cannot represent the details.
         """
         self._spec.check_names(block)
-        items = {name: encoder.pack_items(block) for name, encoder in self._columns.items()}
+        items = {name: encoder.pack_items(block) for name, encoder in self._column_encoders.items()}
         infos = _info_texts(block)
         if infos is not None:
             items[Columns.INFOS] = [pack(orjson.loads(text)) if text else PACKED_EMPTY_INFO for text in infos]
@@ -114,7 +119,7 @@ class StateEncoder:
             t_started=pack(t_started),
             t=pack(t_started + length),
         )
-        yield self._spaces
+        yield self._space_entries
         yield other_details
 
     def _iter_buffer_parts(self, name: str, rows: slice, items: PackedItems | None) -> Iterator[Any]:

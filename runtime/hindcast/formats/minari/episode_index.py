@@ -92,15 +92,15 @@ def index_episodes(location: Location, metadata: MinariMetadata) -> EpisodeGroup
 
 
 def _index_folder(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
-    files: dict[int, list[tuple[str, int]]] = {}
+    files_by_episode: dict[int, list[tuple[str, int]]] = {}
     for entry in location.parent().list(recursive=True):
         number, _, name = entry.relative_path.partition("/")
         if not number.isdigit():
             continue
-        episode_files = files.setdefault(int(number), [])
+        episode_files = files_by_episode.setdefault(int(number), [])
         if entry.is_file and name.endswith(f".{metadata.data_format}"):
             episode_files.append((entry.relative_path, entry.size))
-    for episode, entries in files.items():
+    for episode, entries in files_by_episode.items():
         if not entries:
             folder = location.parent().child(str(episode))
             raise DataError(f"{folder} holds no .{metadata.data_format} file: copy the dataset again")
@@ -110,7 +110,7 @@ def _index_folder(location: Location, metadata: MinariMetadata) -> EpisodeGroup:
         metadata,
         [
             EpisodeEntry(number, sum(size for _, size in entries), tuple(name for name, _ in entries))
-            for number, entries in sorted(files.items())
+            for number, entries in sorted(files_by_episode.items())
         ],
     )
 

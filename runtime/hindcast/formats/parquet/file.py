@@ -100,8 +100,8 @@ class ParquetFile(DataFile):
 
     def _write_rows(self, group: EncodedEpisodes) -> None:
         # concatenation with an empty table adds the columns that the group lacks, as nulls
-        empty = pa.Table.from_batches([], self._schema)
-        table = pa.concat_tables([empty, group.table], promote_options="default").combine_chunks()
+        empty_table = pa.Table.from_batches([], self._schema)
+        table = pa.concat_tables([empty_table, group.table], promote_options="default").combine_chunks()
         self._writer.write_table(table, row_group_size=len(table))
 
 

@@ -197,8 +197,8 @@ def _decode_columns(table: pa.Table, context: TableContext, row: I64) -> tuple[A
         except (CellError, DataError) as error:
             if not _can_leave_out(name, context):
                 raise
-            where = f", row {row[error.row]}" if isinstance(error, CellError) else ""
-            left_out[name] = f"{context.path}{where}: {error}"
+            row_text = f", row {row[error.row]}" if isinstance(error, CellError) else ""
+            left_out[name] = f"{context.path}{row_text}: {error}"
     return fit_next_observations(columns), left_out
 
 

@@ -95,12 +95,12 @@ def _to_scalar(value: Any, column_type: pa.DataType) -> pc.Expression:
     if not pa.types.is_integer(column_type):
         return pc.scalar(value)
     value = min(max(value, -_BEYOND_INTEGERS), _BEYOND_INTEGERS)
-    whole = math.floor(value)
+    floor = math.floor(value)
     with suppress(pa.ArrowException, OverflowError):  # the value is beyond the column's type
-        if whole == value:
-            return pc.scalar(pa.scalar(whole, column_type))
+        if floor == value:
+            return pc.scalar(pa.scalar(floor, column_type))
     # All fractions between two integers compare with integers as the half between the two does.
-    return pc.scalar(pa.scalar(Decimal(whole) + (Decimal("0.5") if whole != value else 0)))
+    return pc.scalar(pa.scalar(Decimal(floor) + (Decimal("0.5") if floor != value else 0)))
 
 
 def _check_value_type(value: Any, term: FilterTerm, column_type: pa.DataType) -> None:

@@ -288,9 +288,9 @@ class _Table:
     def __init__(self, names: Sequence[str], may_have_structs: bool) -> None:
         self.fields: dict[str, FieldPath] = {}
         self._may_have_structs = may_have_structs
-        duplicate = next((name for name in names if names.count(name) > 1), None)
-        if duplicate is not None:
-            raise DataError(f"it has two columns {duplicate!r}: rename one")
+        duplicate_name = next((name for name in names if names.count(name) > 1), None)
+        if duplicate_name is not None:
+            raise DataError(f"it has two columns {duplicate_name!r}: rename one")
         self.names = names
         self.source_by_stem: dict[str, LeafSource] = {}
         indexed_names: dict[str, dict[tuple[int, ...], str]] = {}
@@ -375,12 +375,12 @@ def _assemble_source(stem: str, column_by_index: dict[tuple[int, ...], str]) -> 
 
 
 def _check_single_columns(sources: Mapping[str, LeafSource]) -> None:
-    conflict = next(
+    split_column = next(
         (column for column in _SINGLE_COLUMNS if column in sources and len(sources[column].columns) > 1), None
     )
-    if conflict is not None:
+    if split_column is not None:
         raise DataError(
-            f"{conflict!r} must be one column, but {format_names(sources[conflict].columns)} are several: "
+            f"{split_column!r} must be one column, but {format_names(sources[split_column].columns)} are several: "
             "name one under `schema`, or join them into one column"
         )
 
@@ -412,11 +412,11 @@ def _find_sources(
 
 def _find_mapped_sources(target: str, source: str | Sequence[str], table: _Table) -> dict[str, LeafSource]:
     if not isinstance(source, str):
-        missing = next(
+        missing_name = next(
             (name for name in source if name not in table.names and not table.try_add_field(name)), None
         )
-        if missing is not None:
-            raise _missing_column_error(missing, target, table)
+        if missing_name is not None:
+            raise _missing_column_error(missing_name, target, table)
         return {target: LeafSource(tuple(source), (len(source),))}
     if source in table.names:
         return {target: LeafSource((source,))}
@@ -489,10 +489,10 @@ def _select_sources(sources: dict[str, LeafSource], columns: Sequence[str] | Non
 def _check_required(sources: Collection[str], columns: Sequence[str] | None, names: Sequence[str]) -> None:
     """Check that observations, actions and rewards have sources; if the user chose `columns`, nothing is required."""
     present_columns = set(map(root, sources))
-    missing = next((column for column in _REQUIRED_COLUMNS if column not in present_columns), None)
-    if missing is not None and columns is None:
-        advice = _REWARD_ADVICE if missing == Columns.REWARDS else ""
+    missing_column = next((column for column in _REQUIRED_COLUMNS if column not in present_columns), None)
+    if missing_column is not None and columns is None:
+        advice = _REWARD_ADVICE if missing_column == Columns.REWARDS else ""
         raise DataError(
-            f"it has no column {missing!r} and no alias of it: name it under `schema`{advice}; the columns "
+            f"it has no column {missing_column!r} and no alias of it: name it under `schema`{advice}; the columns "
             f"are {format_names(names)}"
         )

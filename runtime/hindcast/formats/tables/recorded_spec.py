@@ -74,8 +74,10 @@ def recorded_column_types(spec: DataSpec) -> dict[str, pa.DataType]:
 
 def find_empty_leaves(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
     """Find the leaves with a size of 0 in their shape, for which CSV has no column, and their next observations."""
-    empty = {name: leaf for name, leaf in leaves.items() if 0 in leaf.shape}
-    return empty | {next_leaf(name): empty[name] for name in leaves_of(Columns.OBS, empty)}
+    empty_leaves = {name: leaf for name, leaf in leaves.items() if 0 in leaf.shape}
+    return empty_leaves | {
+        next_leaf(name): empty_leaves[name] for name in leaves_of(Columns.OBS, empty_leaves)
+    }
 
 
 def _column_type(leaf: Leaf) -> pa.DataType:

@@ -262,7 +262,7 @@ def _to_order(times: NDArray[Any]) -> I64:
     floats = times.astype(np.float64) + 0.0  # -0.0 becomes 0.0
     bits = floats.view(np.int64)
     order = bits ^ ((bits >> 63) & np.iinfo(np.int64).max)
-    # Larger numbers are integers, of which float64 would round several to one.
+    # Larger numbers are integers, and float64 would round different ones to the same number.
     is_large = np.abs(floats) >= MAX_EXACT_FLOAT
     if is_large.any():
         shift = int(np.float64(MAX_EXACT_FLOAT).view(np.int64)) - int(MAX_EXACT_FLOAT)

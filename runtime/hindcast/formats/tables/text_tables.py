@@ -73,7 +73,7 @@ class TextTables(Format):
         """Parse records into a table with the extent's names and types.
 
         Args:
-            data: records of a chunk, as `read_chunks` yields them; those of a header are left out.
+            data: records of a chunk, as `read_chunks` yields them; records of the header do not become rows.
             extent: extent of the piece, with the number of header records in `data`.
             options: options of the user.
 

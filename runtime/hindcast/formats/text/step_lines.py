@@ -157,8 +157,8 @@ class CsvEncoder(StepEncoder):
 
     def encode_numbers(self, values: NDArray[Any]) -> pa.LargeBinaryArray:
         """See `StepEncoder.encode_numbers`: the numbers of a step, separated by commas."""
-        flat = values if values.ndim == 1 else values.reshape(len(values), -1)
-        return encode_number_cells(flat, _CSV_NON_FINITE, has_brackets=False)
+        rows = values if values.ndim == 1 else values.reshape(len(values), -1)
+        return encode_number_cells(rows, _CSV_NON_FINITE, has_brackets=False)
 
     def encode_infos(self, block: Block) -> list[bytes] | None:
         """See `StepEncoder.encode_infos`."""
