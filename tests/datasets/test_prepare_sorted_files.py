@@ -64,9 +64,8 @@ def test_rows_grouped_through_files_give_the_same_data(recording, seed, num_file
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr("hindcast.datasets.prepare.job.PARTITION_BYTES", 1 << 8)
         patch.setattr("hindcast.datasets.prepare.job.RUN_BYTES", run_bytes)
-        patch.setattr(
-            preparer, "_decide_order", lambda *_: False
-        )  # rows that happen to be in order are grouped, too
+        # Rows that happen to be in order are grouped, too.
+        patch.setattr(preparer, "_read_or_record_order", lambda *_: False)
         folder = Path(name)
         table = kit.make_table(kit.without_empty_infos(recording[0]), folder / "table", recording[1])
         rows = kit.scramble_rows(table.replace_schema_metadata(None), seed)

@@ -84,5 +84,7 @@ def test_flat_hdf5_with_names_like_minari_is_not_minari(tmp_path):
 
 def test_unreachable_web_address_is_reported(tmp_path):
     pytest.importorskip("aiohttp")
-    with pytest.raises(DataError, match=r"https://127.0.0.1:9/a.parquet .*download it, and name the file"):
+    with pytest.raises(
+        DataError, match=r"https://127.0.0.1:9/a.parquet .*download it and name the local file"
+    ):
         open_data("https://127.0.0.1:9/a.parquet", cache=tmp_path / "cache")

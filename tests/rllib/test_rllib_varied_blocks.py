@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_rllib_every_option import YAML_WORDS
+from test_rllib_options import YAML_WORDS
 from test_rllib_options import SAMPLES
 
 from hindcast import AlgorithmConfig, OfflinePreLearner

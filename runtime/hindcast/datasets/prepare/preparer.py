@@ -82,9 +82,8 @@ class Preparer:
         if job.is_in_order and job.rules.is_grouped and not self._try_to_prepare_in_stored_order(job):
             _discard_partitions(folder)
             job = replace(job, is_in_order=False)
-        self._make_partitions(
-            job
-        )  # makes nothing if `_try_to_prepare_in_stored_order` has made all partitions
+        # Makes nothing if `_try_to_prepare_in_stored_order` has made all partitions.
+        self._make_partitions(job)
         finish(job, source.notes)
 
     def _try_to_prepare_in_stored_order(self, job: Job) -> bool:
