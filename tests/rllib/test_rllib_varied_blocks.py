@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_rllib_options import YAML_WORDS
-from test_rllib_options import SAMPLES
+from test_rllib_options import SAMPLES, YAML_WORDS
 
 from hindcast import AlgorithmConfig, OfflinePreLearner
 from hindcast.errors import UserError
