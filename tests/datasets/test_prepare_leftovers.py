@@ -209,17 +209,19 @@ def test_file_with_columns_of_the_data_is_never_left_out(tmp_path, name, suffix)
 
     `inspect` gives the same reason as a training.
     """
-    (tmp_path / f"1.{suffix}").write_bytes(encode_table(TABLE.slice(0, 9), suffix))
+    folder = tmp_path / "data"  # beside the cache
+    folder.mkdir()
+    (folder / f"1.{suffix}").write_bytes(encode_table(TABLE.slice(0, 9), suffix))
     content, what, remedy = MISREAD_FILES[name]
-    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(DataError) as error_info:
-        open_tool(tmp_path)
+        open_tool(folder)
     message = str(error_info.value)
     assert name in message
     assert what in message
     assert remedy in message
     try:
-        messages = [problem.message for problem in inspect_data(Reading((str(tmp_path),))).problems]
+        messages = [problem.message for problem in inspect_data(Reading((str(folder),))).problems]
     except DataError as error:
         messages = [str(error)]
     assert message in messages

@@ -259,9 +259,7 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffixes", [(".parquet", ".parquet"), (".csv", ".jsonl"), (".jsonl", ".parquet")])
-@pytest.mark.parametrize(
-    "options", [{"schema": {"t": "when"}}, {"time": TimeSpec(column="when", unit="Hour")}]
-)
+@pytest.mark.parametrize("options", [{}, {"time": TimeSpec(column="when", unit="Hour")}])
 @pytest.mark.parametrize("zoned_file", [0, 1])
 def test_times_with_and_without_a_zone_are_not_joined(
     tmp_path: Path, zoned_file: int, options: dict[str, Any], suffixes: tuple[str, str]
@@ -278,7 +276,10 @@ def test_times_with_and_without_a_zone_are_not_joined(
             zone = "UTC" if number in files_with_zone else None
             write_frame(part.assign(when=part["when"].dt.tz_localize(zone)), path)
         read_options = ReadOptions(
-            columns=("obs", "actions", "rewards"), ignore_final_observation=True, **options
+            schema={"t": "when"},
+            columns=("obs", "actions", "rewards"),
+            ignore_final_observation=True,
+            **options,
         )
         return kit.read_block(open_data(Reading((str(folder),), options=read_options)))
 
