@@ -31,7 +31,7 @@ verdicts._MAX_VERDICTS = 1
 observe._SILENCE_SECONDS = 2.0
 attempts.GANG_SECONDS, attempts.HEADLESS_SECONDS = 1, 300
 diagnosis.KUBERAY_SILENCE_SECONDS = 3
-runs.MIN_LONG_PAUSE_SECONDS = runs.MAX_LONG_PAUSE_SECONDS = 2
+runs.MIN_LONG_PAUSE_SECONDS = runs.MAX_LONG_PAUSE_SECONDS = 1
 """
 """Code that shortens what the operator waits for."""
 ELSEWHERE = {Reason.KUBERAY_NOT_INSTALLED, Reason.WATCH_FORBIDDEN}
@@ -165,6 +165,14 @@ def report_without_progress(target: Target) -> None:
         target.kuberay.write_report(target.child, lastProgressTime="2026-01-01T00:00:00Z")
 
 
+def pass_start_deadline(target: Target) -> None:
+    """Shorten the deadline once KubeRay has processed the RayJob: its silence would be a lasting cause."""
+    with suppress(RefusalError):  # the attempt has just been ended
+        job = target.team.api.get("RayJob", target.team.namespace, target.child)
+        if job.get("status", {}).get("jobDeploymentStatus") == "Initializing":
+            target.edit(runPolicy={"startDeadlineSeconds": 1})
+
+
 def fall_silent_later(target: Target) -> None:
     """Fall silent after another attempt has been ended for it."""
     if target.team.status(make_recording("no-heartbeat")).get("state") == "Retrying":
@@ -286,10 +294,14 @@ CASES = {
     Reason.LOST_DRIVER: Case("Retrying", act=end_job(jobDeploymentStatus="Failed", jobStatus="FAILED")),
     Reason.NO_HEARTBEAT: Case("Retrying", {"runPolicy": {"stallTimeoutSeconds": 1}}),
     Reason.NO_PROGRESS: Case(
-        "Retrying", {"runPolicy": {"stallTimeoutSeconds": 3}}, report_without_progress, is_repeated=True
+        "Retrying", {"runPolicy": {"stallTimeoutSeconds": 5}}, report_without_progress, is_repeated=True
     ),
     Reason.START_DEADLINE_EXCEEDED: Case(
-        "Retrying", {"runPolicy": {"startDeadlineSeconds": 1}}, last_status="Initializing"
+        "Retrying",
+        act=pass_start_deadline,
+        start="Created",
+        is_repeated=True,
+        last_status="Initializing",
     ),
     Reason.RAY_JOB_DELETED: Case("Retrying", act=lambda target: target.team.delete_ray_job(target.child)),
     Reason.SUBMISSION_FAILED: Case(
