@@ -73,12 +73,14 @@ class Target:
             self.team.api.merge(created, {"status": status}, "/status")
 
     def create_pod(self, pool: str, status: Object) -> None:
-        """Create a pod of the attempt on a node. Without a status, it has none, and the scheduler finds no fit."""
+        """Create a pod of the attempt with a status; without one, the scheduler finds no node for it."""
         metadata = {
             "name": f"{self.name}-{pool}-{len(status)}",
             "labels": self.labels | {POOL_LABEL: pool},
         }
-        node = {"nodeName": "without-kubelet"} if status else {"nodeSelector": {"no": "such-node"}}
+        # A gate keeps the scheduler away. Kubernetes would delete a pod on a node that does not exist.
+        gates = {"schedulingGates": [{"name": "example.com/status-of-test"}]}
+        node = gates if status else {"nodeSelector": {"no": "such-node"}}
         spec = {"containers": [{"name": "ray", "image": "ray"}]} | node
         self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}, status)
 
@@ -363,13 +365,15 @@ def _look(targets: dict[Reason, Target], seen: dict[Reason, Object], acted: set[
     }
     for reason in CASES.keys() - seen.keys():
         case, target = CASES[reason], targets[reason]
-        status = resources[target.name].get("status") or {}
+        resource = resources[target.name]
+        status = resource.get("status") or {}
         entries = (*status.get("conditions", ()), *status.get("runs", ()))
         is_named = any(entry.get("reason") == reason for entry in entries)
         if case.is_event:
             is_named = (target.name, reason) in events
-        if is_named and status["state"] == case.state:
-            seen[reason] = resources[target.name]
+        is_observed = status.get("observedGeneration") == resource["metadata"]["generation"]
+        if is_named and is_observed and status["state"] == case.state:
+            seen[reason] = resource
         is_due = status.get("rayJobName") if case.start == "Created" else status.get("state") == case.start
         if case.act and is_due and (reason not in acted or case.is_repeated):
             acted.add(reason)
