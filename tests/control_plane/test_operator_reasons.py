@@ -31,7 +31,7 @@ verdicts._MAX_VERDICTS = 1
 observe._SILENCE_SECONDS = 2.0
 attempts.GANG_SECONDS, attempts.HEADLESS_SECONDS = 1, 300
 diagnosis.KUBERAY_SILENCE_SECONDS = 3
-runs.MIN_LONG_PAUSE_SECONDS = runs.MAX_LONG_PAUSE_SECONDS = 2
+runs.MIN_LONG_PAUSE_SECONDS = runs.MAX_LONG_PAUSE_SECONDS = 1
 """
 """Code that shortens what the operator waits for."""
 ELSEWHERE = {Reason.KUBERAY_NOT_INSTALLED, Reason.WATCH_FORBIDDEN}
@@ -73,12 +73,14 @@ class Target:
             self.team.api.merge(created, {"status": status}, "/status")
 
     def create_pod(self, pool: str, status: Object) -> None:
-        """Create a pod of the attempt on a node. Without a status, it has none, and the scheduler finds no fit."""
+        """Create a pod of the attempt with a status; without one, the scheduler finds no node for it."""
         metadata = {
             "name": f"{self.name}-{pool}-{len(status)}",
             "labels": self.labels | {POOL_LABEL: pool},
         }
-        node = {"nodeName": "without-kubelet"} if status else {"nodeSelector": {"no": "such-node"}}
+        # A gate keeps the scheduler away. Kubernetes would delete a pod on a node that does not exist.
+        gates = {"schedulingGates": [{"name": "example.com/status-of-test"}]}
+        node = gates if status else {"nodeSelector": {"no": "such-node"}}
         spec = {"containers": [{"name": "ray", "image": "ray"}]} | node
         self.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}, status)
 
@@ -163,6 +165,14 @@ def delete_account(target: Target) -> None:
 def report_without_progress(target: Target) -> None:
     with suppress(RefusalError):  # the attempt has just been ended
         target.kuberay.write_report(target.child, lastProgressTime="2026-01-01T00:00:00Z")
+
+
+def pass_start_deadline(target: Target) -> None:
+    """Shorten the deadline once KubeRay has processed the RayJob: its silence would be a lasting cause."""
+    with suppress(RefusalError):  # the attempt has just been ended
+        job = target.team.api.get("RayJob", target.team.namespace, target.child)
+        if job.get("status", {}).get("jobDeploymentStatus") == "Initializing":
+            target.edit(runPolicy={"startDeadlineSeconds": 1})
 
 
 def fall_silent_later(target: Target) -> None:
@@ -286,10 +296,14 @@ CASES = {
     Reason.LOST_DRIVER: Case("Retrying", act=end_job(jobDeploymentStatus="Failed", jobStatus="FAILED")),
     Reason.NO_HEARTBEAT: Case("Retrying", {"runPolicy": {"stallTimeoutSeconds": 1}}),
     Reason.NO_PROGRESS: Case(
-        "Retrying", {"runPolicy": {"stallTimeoutSeconds": 3}}, report_without_progress, is_repeated=True
+        "Retrying", {"runPolicy": {"stallTimeoutSeconds": 5}}, report_without_progress, is_repeated=True
     ),
     Reason.START_DEADLINE_EXCEEDED: Case(
-        "Retrying", {"runPolicy": {"startDeadlineSeconds": 1}}, last_status="Initializing"
+        "Retrying",
+        act=pass_start_deadline,
+        start="Created",
+        is_repeated=True,
+        last_status="Initializing",
     ),
     Reason.RAY_JOB_DELETED: Case("Retrying", act=lambda target: target.team.delete_ray_job(target.child)),
     Reason.SUBMISSION_FAILED: Case(
@@ -351,13 +365,15 @@ def _look(targets: dict[Reason, Target], seen: dict[Reason, Object], acted: set[
     }
     for reason in CASES.keys() - seen.keys():
         case, target = CASES[reason], targets[reason]
-        status = resources[target.name].get("status") or {}
+        resource = resources[target.name]
+        status = resource.get("status") or {}
         entries = (*status.get("conditions", ()), *status.get("runs", ()))
         is_named = any(entry.get("reason") == reason for entry in entries)
         if case.is_event:
             is_named = (target.name, reason) in events
-        if is_named and status["state"] == case.state:
-            seen[reason] = resources[target.name]
+        is_observed = status.get("observedGeneration") == resource["metadata"]["generation"]
+        if is_named and is_observed and status["state"] == case.state:
+            seen[reason] = resource
         is_due = status.get("rayJobName") if case.start == "Created" else status.get("state") == case.start
         if case.act and is_due and (reason not in acted or case.is_repeated):
             acted.add(reason)

@@ -47,4 +47,5 @@ def check_verdicts(*resources: Object | None) -> None:
     lines = [json.loads(line) for line in process.stdout.splitlines()]
     verdicts = {line["name"]: (line["kstatus"], line["argocd"], line["flux"]) for line in lines}
     states = {resource["metadata"]["name"]: resource["status"]["state"] for resource in resources if resource}
-    assert verdicts == {name: VERDICTS[state] for name, state in states.items()}
+    unexpected = {name: verdicts[name] for name, state in states.items() if verdicts[name] != VERDICTS[state]}
+    assert not unexpected, unexpected
