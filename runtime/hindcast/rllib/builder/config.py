@@ -31,7 +31,6 @@ from hindcast.api.options import is_custom, schemas
 from hindcast.api.sentences import nearest
 from hindcast.errors import SpecError
 from hindcast.formatting import describe_type
-from hindcast.rllib.batch_io.tables import wrap_tables
 from hindcast.rllib.builder.composite_options import expand_options
 from hindcast.rllib.builder.model_config import model_config_to_dict
 from hindcast.rllib.builder.module_spec import spec_to_dict
@@ -156,6 +155,9 @@ class AlgorithmConfig:
     def offline_data(self, **options: Any) -> Self:
         """Set the data to train on (`input_`: paths, tables or readers) and the dataset to record (`output`)."""
         if "input_" in options:
+            # Not at the module's import: it imports pyarrow.
+            from hindcast.rllib.batch_io.tables import wrap_tables
+
             options["input_"] = wrap_tables(options["input_"])
         return self._set("offline_data", options)
 
