@@ -11,7 +11,8 @@ from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.errors import SpecError, UserError
 from hindcast.formats.format import ReadOptions
-from hindcast.rllib.batch_io.tables import TableInput, wrap_tables
+from hindcast.rllib.batch_io.table_input import TableInput
+from hindcast.rllib.batch_io.tables import wrap_tables
 
 NUM_STEPS = 40
 RNG = np.random.default_rng(0)

@@ -25,7 +25,7 @@ from hindcast.formats.dataset_folder.manifest import read_manifest
 from hindcast.rllib.batch_io.folder_names import forget_name, register_name
 from hindcast.rllib.batch_io.readers import DatasetReader, InputReader, IOContext, JsonReader, JsonWriter
 from hindcast.rllib.batch_io.sample_batch import SampleBatch
-from hindcast.rllib.batch_io.tables import FILE_NAME, TableInput
+from hindcast.rllib.batch_io.table_input import FILE_NAME, TableInput
 from hindcast.storage.location import resolve
 from hindcast.user_code import calling
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from numbers import Real
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,11 +13,8 @@ from hindcast.errors import SpecError
 from hindcast.formats.tables.naming import ALIASES
 from hindcast.formatting import describe_type
 from hindcast.rllib.batch_io.arrow_columns import columns_to_table, frame_to_table
+from hindcast.rllib.batch_io.table_input import TableInput
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-FILE_NAME = "table.parquet"
 _REMEDY_BY_METHOD: Final = {
     "collect": ".collect()",  # a lazy frame of Polars
     "to_arrow_table": ".to_arrow_table()",  # a relation of DuckDB
@@ -36,28 +31,6 @@ _SCALAR_NAMES: Final = frozenset(
 )
 """Names of columns with one number per timestep: an array of them is a column, not a vector in one row."""
 _ROW_EXAMPLE: Final = "{'obs': [0.1, 0.2], 'actions': 1, 'rewards': 1.0}"
-
-
-@dataclass(frozen=True, eq=False)
-class TableInput:
-    """A table in memory, an entry of `input_`.
-
-    Attributes:
-        table: the table.
-        kind: the user's object, for messages: "pandas DataFrame".
-    """
-
-    table: pa.Table
-    kind: str = "table in memory"
-
-    def write(self, folder: str) -> None:
-        """Write the table to a folder as one Parquet file."""
-        import pyarrow.parquet as pq
-
-        pq.write_table(self.table, Path(folder) / FILE_NAME)
-
-    def __repr__(self) -> str:
-        return f"a table in memory ({self.table.num_rows} rows)"
 
 
 def wrap_tables(inputs: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from hindcast.api.sentences import nearest
 from hindcast.data_formats import format_traits
 from hindcast.errors import SpecError, UserError
-from hindcast.rllib.batch_io.tables import TableInput
+from hindcast.rllib.batch_io.table_input import TableInput
 from hindcast.rllib.builder.option_values import (
     READ_METHODS,
     Options,
