@@ -102,8 +102,7 @@ class Learner:
         draws_globally = self.device.type == "cpu" and _draws_globally(algorithm, self.nets)
         self._generators: AbstractContextManager[Any] = GLOBAL_GENERATORS if draws_globally else nullcontext()
         self._clock = torch.zeros((), dtype=torch.float64, device=self.device)
-        # A tensor, because a recorded update reads it anew at each replay.
-        self._weight = torch.ones((), dtype=torch.float64, device=self.device)
+        self._weight: float | Tensor = 1.0  # this learner's fraction of the batch of the current update
         self._disjoint_losses: set[tuple[str, ...]] = set()
         self._metrics = self._new_metric_sums()
         self.group = group or Group()
@@ -239,7 +238,7 @@ class Learner:
         self._restore_train_mode()
         for optimiser in self._optimisers.values():
             optimiser.set_learning_rates(self.timesteps)
-        self._weight.fill_(weight)
+        self._weight = weight
         if self._graphs is None:
             return self._compute_update(batch, timesteps)
         kind = self.algorithm.update_kind(self.updates)
@@ -363,7 +362,7 @@ class Learner:
             # Such as a moving norm, which each learner updated with its shard only.
             if buffer is not old_buffer or version != old_version:
                 changed_buffers.append(buffer)
-        if changed_buffers and self.group.shard.size > 1:
+        if changed_buffers:
             self._average(changed_buffers)
 
     def _average(self, tensors: list[Tensor]) -> None:

@@ -168,7 +168,7 @@ class UpdateGraphs(Generic[Result]):
     def _record(self, batch: Mapping[str, Tensor], arguments: tuple[Any, ...]) -> _Recording:
         """Record an update and run it."""
         copies = {leaf: tensor.clone() for leaf, tensor in batch.items()}
-        recording: _Recording = _Recording(list(copies.values()))
+        recording = _Recording(list(copies.values()))
         try:
             with ExitStack() as stack:
                 self._unfinished = recording, stack
