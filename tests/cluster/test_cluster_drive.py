@@ -187,7 +187,7 @@ class TestMailbox:
                 mailboxes = [Mailbox.open() for _ in range(6)]
                 pools = [DataWorkers((1, 1), num_cpus=1000) for _ in range(3)]
                 pool_actors = [ray.get_actor(pool.open_pool()) for pool in pools]
-                answers = [actor.workers.remote("learner", 0, False) for actor in pool_actors]
+                answers = [actor.report_demand.remote("learner", 0, False) for actor in pool_actors]
                 assert [mailbox.take(timeout_seconds=60).notes for mailbox in mailboxes] == [[]] * 6
                 assert [workers for workers, _ in ray.get(answers, timeout=60)] == [[]] * 3
             finally:
