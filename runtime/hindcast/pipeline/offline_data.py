@@ -129,9 +129,10 @@ class OfflineData(Feed):
 
     Attributes:
         batch_size: see above.
-        stage_seconds: see `run.trainer.Experience`.
-        timeline: see `run.trainer.Experience`.
-        counters: see `run.trainer.Experience`; always empty, because `state` contains all that a checkpoint needs.
+        stage_seconds: see `run.training.trainer.Experience`.
+        timeline: see `run.training.trainer.Experience`.
+        counters: see `run.training.trainer.Experience`; always empty, because `state` contains all that a checkpoint
+            needs.
         epoch_size: number of items of all sources together.
         epoch_timesteps: number of timesteps of all sources together.
         target_options: options of the algorithm's targets that connectors set, see `TargetOptions`.
@@ -292,7 +293,7 @@ class OfflineData(Feed):
                 feed.reset_returns()
         return self.updates_per_iteration - num_done
 
-    def complete_iterations(self, iteration: int, updates: int) -> int:
+    def num_complete_iterations(self, iteration: int, updates: int) -> int:
         """Return how many of `iteration` iterations are complete after `updates` updates.
 
         The last one is not if the stop criterion cut it short; it can be resumed.

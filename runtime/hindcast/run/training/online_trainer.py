@@ -111,7 +111,7 @@ class RolloutExperience:
     def synchronise(self, gather: GatherValues) -> None:
         """Do nothing: a rollout is not saved."""
 
-    def complete_iterations(self, iteration: int, updates: int) -> int:  # noqa: ARG002
+    def num_complete_iterations(self, iteration: int, updates: int) -> int:  # noqa: ARG002
         """Return `iteration`, because no iteration is ever cut short."""
         return iteration
 

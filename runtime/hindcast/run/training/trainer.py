@@ -74,7 +74,7 @@ class Experience(Protocol):
             updates: number of updates so far; includes those of this iteration if it is resumed.
         """
 
-    def complete_iterations(self, iteration: int, updates: int) -> int:
+    def num_complete_iterations(self, iteration: int, updates: int) -> int:
         """Return the number of complete iterations; `iteration` may count one that a lower stop criterion cut short."""
 
     def next(self) -> Batch:
@@ -150,7 +150,7 @@ class Trainer:
         experience = self.experience
         return (
             experience is not None
-            and experience.complete_iterations(self.iteration, self.learner.updates) < self.iteration
+            and experience.num_complete_iterations(self.iteration, self.learner.updates) < self.iteration
         )
 
     def begin(self) -> None:
@@ -323,7 +323,7 @@ class Trainer:
         self.iteration = state.iteration
         # With a raised stop, an iteration that the lower one cut short is completed first.
         if self.experience is not None and self.learner.updates < self.max_updates:
-            self.iteration = self.experience.complete_iterations(state.iteration, self.learner.updates)
+            self.iteration = self.experience.num_complete_iterations(state.iteration, self.learner.updates)
         self.seconds = float(state.counters["seconds"])
         self._versions = tensor_versions(self.learner.nets)
 
