@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,14 @@ def write_episodes(folder: Path, actions: gym.Space, *, has_times: bool, is_mask
 
 
 def draw_trainings(seed: int, folder: Path, data: dict[str, Path]) -> Iterator[tuple[str, Any, Path]]:
-    """Yield endlessly the description of a random training, its resource and its data; options may be in conflict."""
+    """Yield without end the description of a random training, its resource and its data.
+
+    Combinations with options that exclude each other are left out.
+    """
     rng = np.random.default_rng(seed)
     names = [name for name, algorithm in REGISTRY.items() if "OfflineTraining" in algorithm.kinds]
     names.remove("TD3BC")  # each learner divides by the mean |Q| of its shard, see docs/learners.md
-    for index in range(1_000_000):
+    for index in count():
         name = names[index % len(names)]
         algorithm = REGISTRY[name]
         fields = {field.alias or key for key, field in algorithm.Options.model_fields.items()}
