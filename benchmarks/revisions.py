@@ -3,9 +3,9 @@
     python benchmarks/revisions.py 17363616 [--algorithms IQL CQL] [--rounds 9]
 
 Both train by the Python API on the same table, which fits in memory, with the same networks of two layers of 256, ReLU,
-batches of 256 and one thread; other options are each revision's defaults. An iteration includes drawing batches. They
-take turns; the medians of the turns and of their ratios are printed. The time is CPU time, so that other programs do
-not count.
+batches of 256 and one thread; other options are each revision's defaults. An iteration includes drawing batches. The
+two revisions take turns; the medians of the turns and of their ratios are printed. The time is CPU time, so that other
+programs do not count.
 """
 
 from __future__ import annotations
