@@ -289,7 +289,7 @@ def model_variances(
     *,
     is_continued: bool,
 ) -> list[Variance]:
-    """Compute the variances of a doubly robust estimate because its models are fitted to chance samples.
+    """Compute the variances that a doubly robust estimate has because its models are fitted to chance samples.
 
     The jackknife takes the models as given, so by the law of total variance these are added to its variance. Each
     half's models are fitted to resamples of the same episodes, whose estimates vary as those of new samples do (Hao et
@@ -301,9 +301,9 @@ def model_variances(
         evidence: the recorded episodes, with ratios.
         name: "dr" or "wdr".
         members: values by each member of the models.
-        is_first_half: `[N]` True for the episodes whose values come from the first of both models.
-        is_continued: True for the difference to the recorded policy's return, of which cut-off episodes are continued
-            with the same values.
+        is_first_half: `[N]` True for the episodes whose values come from the first of the two models.
+        is_continued: True for the difference to the recorded policy's return, for which the same values continue
+            cut-off episodes.
 
     Returns:
         The variance over the members of each half's model; none for a single member.

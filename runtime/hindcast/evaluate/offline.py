@@ -127,9 +127,9 @@ class Estimate:
     Attributes:
         value: the estimate.
         interval: `intervals.jackknife_interval` with `estimators.model_variances`, widened by
-            `estimators.missing_weight_margins`. For `dm`, Student's
-            interval over the model's members, widened by the model's maximum error. None if one episode has all the
-            weight or, for `dm`, if the model has a single member.
+            `estimators.missing_weight_margins`. For `dm`, Student's interval over the model's members, widened by the
+            model's maximum error. None if one episode has all the weight or, for `dm`, if the model has a single
+            member.
         bootstrap: percentiles of the estimate over resamples of the episodes; None for `dm`, and if the estimate is
             undefined for some resamples. The bootstrap is too narrow if a few episodes have most of the weight.
     """

@@ -292,7 +292,7 @@ def set_extracted(part: Dataset | None) -> None:
 def detach_dataset(prelearn: PreLearn) -> tuple[PreLearn, Dataset | None]:
     """Return a pre-learner without the index of its dataset, which may be large, for data workers; and the dataset.
 
-    The dataset is None if the pre-learner has none, and is then returned unchanged.
+    A pre-learner without a dataset is returned unchanged, with None.
     """
     prelearner = prelearn.args[0] if isinstance(prelearn, partial) else prelearn
     if not isinstance(prelearner, OfflinePreLearner) or not isinstance(prelearner.dataset, Dataset):

@@ -299,8 +299,8 @@ class TrainingRun:
     ) -> None:
         """Launch the parallel evaluation and write a checkpoint, if they are due.
 
-        A checkpoint is due every `interval` iterations, if these weights are the best so far, and if their evaluation
-        was launched.
+        A checkpoint is due every `interval` iterations, and after others if these weights are the best so far or their
+        evaluation was launched.
         """
         should_launch = (
             evaluations.runs_in_parallel
