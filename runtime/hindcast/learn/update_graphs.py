@@ -116,7 +116,8 @@ class UpdateGraphs(Generic[Result]):
         """Discard all graphs. Call it after tensors that `update` uses were replaced."""
         self._recordings: dict[Hashable, _Recording] = {}
         self._num_warm_ups: Counter[Hashable] = Counter()
-        self._first_graph: CudaGraph | None = None
+        # Never recorded: all recordings use its streams and its memory.
+        self._warm_up_graph: CudaGraph | None = None
 
     def run(self, kind: Hashable, batch: Mapping[str, Tensor], *arguments: Any) -> Result:
         """Run `update(batch, *arguments)`, replaying its recording if there is one.
@@ -141,10 +142,10 @@ class UpdateGraphs(Generic[Result]):
             return result
         if key not in self._num_warm_ups and len(self._num_warm_ups) == _MAX_RECORDINGS:
             return self._update(batch, *arguments)
-        self._first_graph = self._first_graph or self._graph_class(self._generator)
+        self._warm_up_graph = self._warm_up_graph or self._graph_class(self._generator)
         if self._num_warm_ups[key] < _NUM_WARM_UP_UPDATES:
             self._num_warm_ups[key] += 1
-            return self._first_graph.warm_up(lambda: self._update(batch, *arguments))
+            return self._warm_up_graph.warm_up(lambda: self._update(batch, *arguments))
         self._recordings[key] = self._record(batch, arguments)
         return self._recordings[key].result
 
@@ -182,7 +183,7 @@ class UpdateGraphs(Generic[Result]):
     def _begin_graph(self, recording: _Recording, stack: ExitStack) -> None:
         """Record the kernels in another graph, until the stack is closed."""
         # Graphs never run at the same time, so that all of them can use one memory pool.
-        graph = self._graph_class(self._generator, self._first_graph)
+        graph = self._graph_class(self._generator, self._warm_up_graph)
         recording.steps.append(graph.launch)
         stack.enter_context(graph.recording())
 
