@@ -234,9 +234,9 @@ def test_model_variances_are_those_of_estimates_by_single_members(name: str, has
     members = [
         Values(*(values + rng.normal(size=len(values)) for values in data.values)) for _ in range(num_members)
     ]
-    is_first_half = np.arange(num_episodes) < 3
+    has_first_model = np.arange(num_episodes) < 3
     expected_variances: dict[bool, list[float]] = {True: [], False: []}
-    for half in (is_first_half, ~is_first_half):
+    for half in (has_first_model, ~has_first_model):
         steps = np.repeat(half, data.length)
         estimates: dict[bool, list[float]] = {True: [], False: []}
         for member in members:
@@ -250,11 +250,11 @@ def test_model_variances_are_those_of_estimates_by_single_members(name: str, has
         for is_continued, values_by_member in estimates.items():
             expected_variances[is_continued].append(float(np.var(values_by_member, ddof=1)))
     for is_continued in (False, True):
-        variances = model_variances(data, name, members, is_first_half, is_continued=is_continued)
+        variances = model_variances(data, name, members, has_first_model, is_continued=is_continued)
         assert variances == [
             (pytest.approx(value), num_members - 1) for value in expected_variances[is_continued]
         ]
-    assert model_variances(data, name, members[:1], is_first_half, is_continued=True) == []
+    assert model_variances(data, name, members[:1], has_first_model, is_continued=True) == []
 
 
 def test_spread_of_models_widens_intervals_of_estimates_and_differences() -> None:

@@ -41,7 +41,7 @@ def test_values_equal_linear_solution(tmp_path: Path) -> None:
         members = np.stack([getattr(values, name) for values in model.members])
         np.testing.assert_allclose(members.mean(0), means, err_msg=name)
         assert members.shape == (2, *means.shape)
-    assert model.is_first_half.sum() == 300
+    assert model.has_first_model.sum() == 300
     state = window.columns["obs"][window.obs_row].argmax(-1).numpy()
     estimates = np.array([v[state == index].mean() for index in range(size * steps)])
     assert np.abs(estimates - exact_values).mean() < 0.1 * np.abs(exact_values).mean()

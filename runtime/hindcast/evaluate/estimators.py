@@ -285,7 +285,7 @@ def model_variances(
     evidence: Evidence,
     name: str,
     members: Sequence[Values],
-    is_first_half: NDArray[np.bool_],
+    has_first_model: NDArray[np.bool_],
     *,
     is_continued: bool,
 ) -> list[Variance]:
@@ -301,7 +301,7 @@ def model_variances(
         evidence: the recorded episodes, with ratios.
         name: "dr" or "wdr".
         members: values by each member of the models.
-        is_first_half: `[N]` True for the episodes whose values come from the first of the two models.
+        has_first_model: `[N]` True for the episodes whose values come from the first of the two models.
         is_continued: True for the difference to the recorded policy's return, for which the same values continue
             cut-off episodes.
 
@@ -321,7 +321,7 @@ def model_variances(
         if is_continued:
             start_values = start_values - continuation_values(member_evidence)
         terms = start_values / num_episodes + evidence.sum_by_episode(step_weights * member_evidence.td_error)
-        estimates.append([terms[is_first_half].sum(), terms[~is_first_half].sum()])
+        estimates.append([terms[has_first_model].sum(), terms[~has_first_model].sum()])
     return [Variance(float(value), len(members) - 1) for value in np.var(estimates, axis=0, ddof=1)]
 
 

@@ -163,7 +163,7 @@ class CrossFitResult(NamedTuple):
     Attributes:
         values: values for the estimators.
         members: values by each member of the models, whose mean `values` are.
-        is_first_half: `[N]` True for the episodes whose values come from the first model.
+        has_first_model: `[N]` True for the episodes whose values come from the first model.
         spread: standard error of the mean initial value, from its variance over members of the models and over initial
             states. NaN if the models have a single member.
         drift: absolute change of the mean initial value in the second half of the updates.
@@ -171,7 +171,7 @@ class CrossFitResult(NamedTuple):
 
     values: Values
     members: list[Values]
-    is_first_half: NDArray[np.bool_]
+    has_first_model: NDArray[np.bool_]
     spread: float
     drift: float
 

@@ -473,8 +473,10 @@ class _Evaluation:
         if name not in DOUBLY_ROBUST_ESTIMATES:
             return []
         assert self._model is not None
-        members, is_first_half = self._model.members, self._model.is_first_half
-        return model_variances(self._usable_evidence, name, members, is_first_half, is_continued=is_continued)
+        members, has_first_model = self._model.members, self._model.has_first_model
+        return model_variances(
+            self._usable_evidence, name, members, has_first_model, is_continued=is_continued
+        )
 
     @cached_property
     def _model_error(self) -> tuple[float, F64]:
