@@ -25,8 +25,8 @@ class FakePlayer:
         self.played = []
         self.is_open = False
 
-    def __call__(self, indices, timesteps):
-        self.played.append((timesteps, indices))
+    def __call__(self, indices, timesteps_played):
+        self.played.append((timesteps_played, indices))
         self.is_open = True
         blocks = [make_block([3 + index % 4], 1000 * index) for index in indices]
         return type(blocks[0]).concat(blocks)

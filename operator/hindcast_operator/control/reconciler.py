@@ -98,6 +98,7 @@ class Reconciler:
             return
         decision = plan(facts, self._defaults)
         if ends_live_attempt(facts, decision):
+            # Watches may be late, so the end is decided again on objects read from the API server.
             await self.observer.read_live(facts)
             facts = await self.observer.observe(key)
             resource = self._cache.resources.get(key)
@@ -105,6 +106,7 @@ class Reconciler:
                 return
             decision = plan(facts, self._defaults)
             attempt = (facts.uid, decision.status.runs[0].ray_job_name) if decision.status.runs else None
+            # If many attempts fell silent at once, the operator or the API server is the likely cause: wait instead.
             if decision.ends_silent_attempt and not self._breaker.allows(key.namespace, attempt):
                 facts = replace(facts, is_verdict_held=True)
                 decision = plan(facts, self._defaults)

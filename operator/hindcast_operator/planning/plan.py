@@ -23,7 +23,7 @@ from hindcast_operator.planning.situations import (
     live_situation,
     should_continue,
     situation_before_attempt,
-    unobserved_situation,
+    unobservable_situation,
 )
 from hindcast_operator.planning.status import Situation, events_between, new_status, read_status
 
@@ -31,9 +31,9 @@ from hindcast_operator.planning.status import Situation, events_between, new_sta
 def plan(facts: Facts, defaults: Defaults) -> Decision:
     """Decide what to do about one resource.
 
-    The same facts give the same decision. While the facts stay the same, further decisions have an equal status and no
-    actions, with two exceptions: a refused creation is retried, and a deadline may pass. If a decision was executed
-    only in part, the next one completes it.
+    The same facts give the same decision. Once a decision is executed, later ones have an equal status and no actions
+    until something else changes, with two exceptions: a refused creation is retried, and a deadline may pass. If a
+    decision was executed only in part, the next one completes it.
 
     Args:
         facts: the facts, with the stored status.
@@ -44,6 +44,7 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
         return Decision(old)
     now = facts.now.replace(microsecond=0)
     revision = requested_revision(facts, defaults, old.runs)
+    # An empty history may be that of a lost status, so `adopt_run` looks for an attempt that already exists.
     runs = _supersede_runs(old.runs, revision.number, now) or adopt_run(facts, revision, now)
     situation = _find_situation(Case(facts, revision, runs, now), old)
     run = current_run(situation.runs, revision.number)
@@ -70,7 +71,7 @@ def plan(facts: Facts, defaults: Defaults) -> Decision:
 def _find_situation(case: Case, old: Status) -> Situation:
     run, is_silent = case.run, False
     if run is not None and run.outcome is None:
-        if (obstacle := unobserved_situation(case)) is not None:
+        if (obstacle := unobservable_situation(case)) is not None:
             return obstacle
         attempt = observe_attempt(case.facts, old, case.revision, run, case.now)
         run, ending = find_ending(attempt, old.resolved)

@@ -135,7 +135,7 @@ def _repair_actions(case: Case, attempt: LiveAttempt) -> tuple[Action, ...]:
     return (CreateAttempt(resource, description),)
 
 
-def unobserved_situation(case: Case) -> Situation | None:
+def unobservable_situation(case: Case) -> Situation | None:
     """Return the situation in which no attempt can be created or observed: without rights, or without KubeRay."""
     if case.facts.forbidden_kinds or case.facts.has_kuberay:
         return _forbidden_situation(case)
@@ -384,7 +384,7 @@ def _find_obstacle(case: Case) -> Situation | None:
         state = "Stalled" if is_stalled else "Waiting"
         return case.situation(state, data.reason, data.message)
     if not case.facts.has_kuberay:
-        return unobserved_situation(case)
+        return unobservable_situation(case)
     if _is_deletion_unfinished(case):
         return _cleaning_up_situation(case)
     if run is not None and run.outcome == "Lost" and case.now < (next_start := retry_time(case.runs)):

@@ -20,8 +20,8 @@ class Sampler(Model):
     """
 
     timesteps_per_update: Annotated[float, Field(gt=0)] = 1.0
-    """Timesteps to play per update, in complete episodes: a new episode starts whenever fewer have been
-    played."""
+    """Timesteps to play per update, in complete episodes: a new episode starts whenever fewer timesteps have been
+    played than are due."""
     warmup_timesteps: NonNegative = 1000
     """Timesteps to play before the first update that learns from them."""
     capacity: Positive = 100_000
@@ -54,7 +54,7 @@ class PrepareSpec(Model):
     """Order of the rows of an episode: `Time` by their column `t`, `Stored` as in the files, `Chain` by each row's next
     observation, which must be another row's observation. `Auto`: the first of these that is possible."""
     episodes: Literal["Auto", "File"] = "Auto"
-    """Whether an episode may continue in another file. `File`: no, so ids are those of one file, and without ids an
+    """Whether an episode may continue in another file. `File`: no, each file has its own ids, and without ids an
     episode ends with its file. `Auto`: if its id, `t`, observations or flags show that it does."""
     gaps: Literal["Refuse", "Split", "Join"] = "Refuse"
     """What to do when timesteps are missing within an episode: `Split` cuts it there, `Join` treats its rows as
@@ -119,7 +119,8 @@ _COLUMNS: Final = (
 """The columns of data that `schema` maps; any other name becomes an additional column."""
 
 _BATCH_SIZE: Final = "batch_size"
-"""Read option of all formats: number of rows that a pre-learner in RLlib's form gets at a time; else it is refused."""
+"""Read option of every format: number of rows that a pre-learner in RLlib's form gets at a time. Without such a
+pre-learner, a format that has no option of this name refuses it when its files are read."""
 
 
 class InputSource(Model):
@@ -131,9 +132,8 @@ class InputSource(Model):
             is_set("sampler").implies(is_default(field, default)),
             "does not apply to a sampler, for which only weight may be set: the other fields are for recorded data",
             field=field,
-            checked_by="loader"
-            if field in ("schema", "prepare.missing")
-            else "all",  # its values have several types
+            # CEL cannot read these two fields, since their values have several types.
+            checked_by="loader" if field in ("schema", "prepare.missing") else "all",
         )
         for field, default in _DEFAULTS_WITH_SAMPLER.items()
     )

@@ -34,7 +34,10 @@ class _RebuiltOptions(RelatedOptions):
 
 @cache
 def schemas() -> dict[str, Schema]:
-    """Map algorithm names to the JSON schemas of their options, with the traits of `algorithms.option_schemas`."""
+    """Map algorithm names to the JSON schemas of their options.
+
+    Each schema also has traits of the algorithm, such as `x-kinds`; `hindcast.algorithms.option_schemas` lists them.
+    """
     text = files("hindcast.api").joinpath("generated/algorithms.json").read_text(encoding="utf-8")
     schemas_by_algorithm: dict[str, Schema] = json.loads(text)
     return schemas_by_algorithm

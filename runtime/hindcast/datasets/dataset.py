@@ -104,7 +104,7 @@ class Dataset(ABC):
     def without(self, leaves: Collection[str]) -> View:
         """Return the same episodes without some leaves; names that the dataset does not have are ignored.
 
-        The view's spec lacks these leaves, but `read` still returns one that is named.
+        The view's spec lacks these leaves, but `read` still returns one that its argument `columns` names.
         """
         remaining_leaves = {name: leaf for name, leaf in self.spec.leaves.items() if name not in leaves}
         origins = [UnitOrigin(self, unit, np.arange(len(unit.lengths))) for unit in self.units]
@@ -115,7 +115,7 @@ class Dataset(ABC):
         """Split the episodes in two, such as for training and validation.
 
         The split depends on the seed and the episodes' ids, not on layout, files or order. Episodes with the same id
-        stay together, such as the fragments that a filter of rows left of one episode.
+        stay together, such as the fragments of an episode from which a filter removed rows.
 
         Args:
             fraction: fraction of the episodes in the second view, rounded so that episodes of one id stay together.
@@ -306,7 +306,8 @@ class View(Dataset):
     def indexed_table(self) -> EpisodeTable | None:
         """See `Dataset.indexed_table`."""
         tables: list[EpisodeTable] = []
-        starts: dict[int, I64] = {}  # row in all tables of the first episode of each unit
+        # id of a dataset -> row in the joined tables at which each of its units starts
+        starts: dict[int, I64] = {}
         rows, new_ids, num_rows, num_episodes = [np.empty(0, np.int64)], {}, 0, 0
         for unit in self.units:
             dataset, source_unit, episodes, unit_ids = self._origins[unit.id]

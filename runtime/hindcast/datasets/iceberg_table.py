@@ -60,7 +60,7 @@ def list_current_files(folder: Location, metadata_names: Sequence[str], remedy: 
         remedy: ends each message, as a clause.
 
     Raises:
-        DataError: pyiceberg is not installed, or its files alone are not the table's rows.
+        DataError: pyiceberg is not installed, or the data files do not hold exactly the table's rows and columns.
         StorageError: the storage fails.
     """
     require_package(folder, "pyiceberg", "iceberg")

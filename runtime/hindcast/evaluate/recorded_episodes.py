@@ -42,7 +42,7 @@ def load_window(dataset: Dataset, policy: Policy, gamma: float, name: str) -> Wi
         pipeline=PipelineSpec(),
         seed=0,
         device=torch.device("cpu"),
-        preprocessing=policy.preprocessing.without_rewards(),
+        preprocessing=policy.preprocessing.without_reward_scale(),
         observation_space=policy.observation_space,
         action_space=policy.action_space,
         executor=Local(),

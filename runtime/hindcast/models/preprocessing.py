@@ -321,7 +321,7 @@ class Preprocessing:
         copy._slot_values = {leaf: SlotValues(rules) for leaf, rules in self.missing.items()}
         return copy
 
-    def without_rewards(self) -> Preprocessing:
+    def without_reward_scale(self) -> Preprocessing:
         """Return a copy that leaves rewards as recorded, for estimates of the return."""
         copy = self.fork()
         copy.reward_scale = None

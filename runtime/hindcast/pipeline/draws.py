@@ -256,7 +256,7 @@ class ReplayFeed(DrawsFeed):
         """See `Feed.seek`; `tensors` are required."""
         order_subject = (
             "the seed, the algorithm's sampling or alpha, or the division of episodes into items (the length, burn-in "
-            "or stride of sequences) has"
+            "or stride of sequences)"
         )
         check_same_position(state, self.state(), self._loader.location, order_subject)
         # The loaded observations are filtered, and the filter may just have been restored from the same checkpoint.

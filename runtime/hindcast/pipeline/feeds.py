@@ -89,13 +89,16 @@ def check_same_position(saved: State, current: State, location: str, order_subje
         saved: the saved position.
         current: any position of this feed.
         location: location of the data as the user wrote it, for the message.
-        order_subject: subject of the message about the order: what it depends on, followed by "has".
+        order_subject: what the order depends on, a singular subject for the message.
 
     Raises:
         DataError: the data or the order changed.
     """
-    data_subject = f"the data in {location}, or how Hindcast prepares them, have"
-    for key, subject in {"data": data_subject, "order": order_subject}.items():
+    subjects = {
+        "data": f"the data in {location}, or how Hindcast prepares them, have",
+        "order": f"{order_subject} has",
+    }
+    for key, subject in subjects.items():
         if saved[key] != current[key]:
             raise DataError(
                 f"The position in the data cannot be resumed: {subject} changed since the checkpoint was "

@@ -148,10 +148,10 @@ class LaneFeed(Feed):
         """See `Feed.seek`."""
         order_subject = (
             "the seed, the window size, the sampling, or the division of episodes into items (the length, burn-in or "
-            "stride of sequences) has"
+            "stride of sequences)"
         )
         if "lanes" not in state:  # of a version of Hindcast that had no lanes
-            order_subject = "the order in which Hindcast delivers data has"
+            order_subject = "the order in which Hindcast delivers data"
         check_same_position(state, self.state(), self._loader.location, order_subject)
         # The loaded observations are filtered, and the filter may just have been restored from the same checkpoint.
         self.close()

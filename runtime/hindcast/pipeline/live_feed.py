@@ -30,12 +30,12 @@ class Player(Protocol):
     def width(self) -> int:
         """Number of episodes that one call plays."""
 
-    def __call__(self, indices: range, timesteps: int) -> Block:
+    def __call__(self, indices: range, timesteps_played: int) -> Block:
         """Play episodes and return them; their ids and seeds depend on their indices alone.
 
         Args:
             indices: indices of the episodes.
-            timesteps: number of timesteps played before.
+            timesteps_played: number of timesteps played before these episodes.
         """
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class LiveFeed(DrawsFeed):
     def __init__(
         self, live: LiveSource, recipe: Recipe, batch_size: int, seed: int, shard: Shard = WHOLE_BATCH
     ) -> None:
-        super().__init__(recipe, batch_size, seed, 0, shard)
+        super().__init__(recipe, batch_size, seed, size=0, shard=shard)
         needs = recipe.needs
         alpha = needs.alpha if needs.sampling == "prioritized" else None
         pace = [live.timesteps_per_update, live.warmup, live.player.width]
@@ -122,7 +122,7 @@ class LiveFeed(DrawsFeed):
     def seek(self, state: State, tensors: Mapping[str, Tensor] | None = None) -> None:
         order_subject = (
             "the seed, the algorithm's sampling or alpha, the number of timesteps that are played or kept, or the "
-            "number of episodes that are played in parallel has"
+            "number of episodes that are played in parallel"
         )
         check_same_position(state, self.state(), self._live.name, order_subject)
         self._window_data = None
@@ -179,7 +179,8 @@ class LiveFeed(DrawsFeed):
         self.timesteps_played += block.num_steps
         self._store.add(block)
         num_added = int(count_items(block.length, needs).sum())
-        self._draws.replace(self._draws.size + num_added - self._count_items(), num_added)
+        num_dropped = self._draws.size + num_added - self._count_items()
+        self._draws.replace(num_dropped, num_added)
         self._window_data = None
         self._wait_seconds += time.perf_counter() - start_time
 

@@ -47,8 +47,8 @@ class LivePlayer:
     on_episodes: OnEpisodes = field(default=lambda *_: None, init=False)
     _runner: EnvRunner | None = field(default=None, init=False)
 
-    def __call__(self, indices: range, timesteps: int) -> Block:
-        """Play the episodes of these indices and return them in order; `timesteps` were played before."""
+    def __call__(self, indices: range, timesteps_played: int) -> Block:
+        """Play the episodes of these indices and return them in order; `timesteps_played` counts those before them."""
         if self._runner is None:
             self._runner = EnvRunner(
                 self.environment,
@@ -60,7 +60,7 @@ class LivePlayer:
                 callbacks=self.callbacks,
             )
         with evaluation_mode(self.policy.module):
-            self.prepare(timesteps)
+            self.prepare(timesteps_played)
             try:
                 with torch_threads(1):  # as in recordings, so that the numbers are the same on any machine
                     episodes = list(self._runner.play(indices))

@@ -32,7 +32,7 @@ class RandomActor:
     contain actions on the same scale.
 
     Args:
-        preprocessing: has the action space, and scales actions for the environment.
+        preprocessing: its `action_space` is the module's, with bounded Boxes of ±1; scales actions for the environment.
 
     Raises:
         SpecError: the action space has no uniform distribution (an unbounded Box, Text).
@@ -43,7 +43,7 @@ class RandomActor:
         self._leaves = flatten_space(preprocessing.action_space, Columns.ACTIONS)
         self._sizes = {leaf: _noise_size(leaf, space) for leaf, space in self._leaves.items()}
         mask = build_action_mask(preprocessing.observation_space, preprocessing.action_space)
-        # The elements are independent, so that their combinations need not be counted.
+        # Elements are drawn independently, so the mask of each is needed instead of one over all their combinations.
         self._action_mask = None if mask is None else replace(mask, combines=False)
         self._noise_size = sum(self._sizes.values())
         self._logp = np.float32(-sum(_log_volume(space) for space in self._leaves.values()))
@@ -94,6 +94,7 @@ class RandomActor:
             indices.append((choice.cumsum(1) > ranks[:, None]).argmax(1))
             logp -= np.log(counts)
         if isinstance(space, gym.spaces.MultiDiscrete) and len(indices) == 1:
+            # The mask is over combinations of the elements, and the index is that of one combination.
             indices = list(np.unravel_index(indices[0], space.nvec.ravel()))
         offsets = np.stack(indices, -1).reshape(-1, *(space.shape or ()))
         actions = {Columns.ACTIONS: (space.start + offsets).astype(space.dtype)}

@@ -258,7 +258,7 @@ def refuse_unsupported(name: str) -> None:
     """Refuse a name that only RLlib has.
 
     Raises:
-        UnsupportedName: the name is in `REPLACEMENTS`, or is a constant; the message says what to write instead.
+        UnsupportedName: the name is in `REPLACEMENTS`; the message says what to write instead.
     """
     if name in REPLACEMENTS:
         raise UnsupportedName(f"Hindcast has no {name}: {REPLACEMENTS[name].format(name=name)}.")

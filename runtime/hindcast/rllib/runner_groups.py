@@ -75,7 +75,7 @@ class LocalEnvRunner:
 
     def _play_next(self, num_episodes: int) -> list[SingleAgentEpisode]:
         indices = range(self._num_played_episodes, self._num_played_episodes + num_episodes)
-        block = self._player(indices, timesteps=0)
+        block = self._player(indices, timesteps_played=0)
         self._num_played_episodes = indices.stop
         episodes = block_to_episodes(block, self._policy.observation_space, self._policy.action_space)
         self._report.returns.extend(float(episode.get_return()) for episode in episodes)

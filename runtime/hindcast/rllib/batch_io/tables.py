@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from numbers import Real
 from typing import Any, Final
 
 import numpy as np
@@ -57,12 +56,10 @@ def wrap_tables(inputs: Any) -> Any:
 
 
 def _wrap_mapping(columns: Mapping[Any, Any]) -> Any:
-    """Wrap a dictionary of columns; return one with the weights of inputs unchanged."""
+    """Wrap a dictionary of columns; a dictionary of input -> weight is returned unchanged."""
     if _is_table(columns):
         return TableInput(columns_to_table(columns), "dictionary of columns")
-    if any(not isinstance(value, Real) for value in columns.values()) and any(
-        map(_has_length, columns.values())
-    ):
+    if any(map(_has_length, columns.values())):
         name = next(name for name, value in columns.items() if not _has_length(value))
         raise SpecError(
             f"input_ is a dictionary, in which {name!r} is {describe_type(columns[name])}: expected an array or a "
@@ -72,7 +69,7 @@ def _wrap_mapping(columns: Mapping[Any, Any]) -> Any:
 
 
 def _wrap_list(entries: Sequence[Any]) -> Any:
-    """Wrap a list of rows as one table, and each table of another list."""
+    """Wrap a list of rows as one table; in any other list, wrap each table."""
     if not entries or not all(isinstance(entry, Mapping) for entry in entries):
         for entry in entries:
             if _is_row(entry):
