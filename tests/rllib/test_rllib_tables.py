@@ -241,6 +241,11 @@ def stack_rows(rows):
         (Lazy, r"is a Lazy, which does not hold its rows in memory: pass its \.collect\(\)", pass_collected),
         (lambda: np.zeros((5, 4)), r"of shape \[5, 4\]: name its columns in a dictionary", name_columns),
         (
+            lambda: {0: [[0.1], [0.2]], 1: [1, 0]},
+            "with the key 0: expected the name of each column",
+            lambda columns: {"obs": columns[0], "actions": columns[1]},
+        ),
+        (
             lambda: make_rows(ARRAYS)[0],
             r"in which 'actions' is an int64: .* or a list of rows",
             lambda row: [row],

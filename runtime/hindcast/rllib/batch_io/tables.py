@@ -60,11 +60,17 @@ def _wrap_mapping(columns: Mapping[Any, Any]) -> Any:
     if _is_table(columns):
         return TableInput(columns_to_table(columns), "dictionary of columns")
     if any(map(_has_length, columns.values())):
-        name = next(name for name, value in columns.items() if not _has_length(value))
-        raise SpecError(
-            f"input_ is a dictionary, in which {name!r} is {describe_type(columns[name])}: expected an array or a "
-            f"list for each column, or a list of rows, such as [{_ROW_EXAMPLE}]."
+        name, value = next(
+            (name, value)
+            for name, value in columns.items()
+            if not isinstance(name, str) or not _has_length(value)
         )
+        problem = (
+            f"in which {name!r} is {describe_type(value)}: expected an array or a list for each column"
+            if isinstance(name, str)
+            else f"with the key {name!r}: expected the name of each column"
+        )
+        raise SpecError(f"input_ is a dictionary, {problem}, or a list of rows, such as [{_ROW_EXAMPLE}].")
     return columns
 
 
