@@ -35,7 +35,7 @@ _DOCUMENT: Final = re.compile(
     rb'"[^"]*"\s*:\s*\{\s*"[0-9]+"\s*:|"[0-9]+"\s*:\s*\{)'
 )
 """The beginning of one object that may hold all rows: a list of objects under a key, or a data frame of pandas."""
-_NO_VALUES: Final = re.compile(rb"\s*\[?(?:\s*\{\s*\}\s*,?)*\s*\]?\s*")
+_NO_VALUES: Final = re.compile(rb"[\s\[]*(?:\{\s*\}[\s,]*)*[\s\]]*")
 """Text without a value, such as `{}`, which tools write in place of metadata that they do not have."""
 _FIRST_OBJECT_BYTES: Final = 1 << 20
 
