@@ -74,6 +74,16 @@ def test_arrays_keep_their_masks_and_values_in_any_byte_order(shape):
     assert columns == {"values": values.tolist(), "masked": masked.tolist()}
 
 
+def test_rows_and_episodes_keep_masks_that_only_some_have():
+    """Regression: episodes lost their masks, and so did rows if the first one had none."""
+    obs = [np.zeros(2), np.ma.masked_array([1.0, 2.0], mask=[True, False])]
+    rows = [{"obs": values, "actions": 0} for values in obs]
+    assert wrap_tables(rows).table["obs"].to_pylist() == [[0, 0], [None, 2]]
+    rewards = [np.arange(3.0), np.ma.masked_array([1.0, 2.0], mask=[False, True])]
+    episodes = [{"obs": np.zeros((len(values) + 1, 2)), "rewards": values} for values in rewards]
+    assert wrap_tables(episodes).table["rewards"].to_pylist() == [[0, 1, 2], [1, None]]
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
