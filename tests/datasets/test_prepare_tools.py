@@ -845,6 +845,13 @@ def test_unknown_name_in_the_schema_is_noted_with_the_nearest_one(tmp_path, name
     assert kit.read_block(dataset).columns[name].ravel().tolist() == [0.5] * 15
 
 
+def test_flags_of_rlds_in_the_schema_are_not_noted():
+    schema = {"is_last": "last", "is_terminal": "end"}
+    plan = plan_columns(["obs", "actions", "rewards", *schema.values()], ReadOptions(schema=schema))
+    assert plan.last_column == "last"
+    assert plan.schema_notes == ()
+
+
 # JSON documents of pandas, and MongoDB's values
 
 
