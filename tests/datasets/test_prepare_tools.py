@@ -734,6 +734,12 @@ def test_tuples_of_observations_of_d3rlpy_2_are_read(tmp_path, sizes):
     for number, item in enumerate(items):
         np.testing.assert_array_equal(block.columns[f"obs/{number}"][block.obs_row], item)
     assert f"obs/{len(items)}" not in block.columns
+    (tmp_path / "incomplete.h5").write_bytes((tmp_path / "buffer.h5").read_bytes())
+    with h5py.File(tmp_path / "incomplete.h5", "a") as file:
+        for number in range(len(items)):
+            del file[f"observations_2_{number}"]
+    with pytest.raises(DataError, match=r"has no /?observations_2"):
+        open_tool(tmp_path / "incomplete.h5", ignore_final_observation=True)
 
 
 def test_buffer_of_d3rlpy_2_is_read(tmp_path):
