@@ -209,6 +209,19 @@ def test_rows_keep_infos_and_missing_cells(tmp_path):
     assert wrap_tables(rows).table["rewards"].null_count == 1
 
 
+@pytest.mark.parametrize("missing", [np.nan, None])
+@pytest.mark.parametrize("missing_row", [0, 1])
+def test_frame_may_lack_infos_in_some_rows(missing, missing_row):
+    """Regression: pandas' NaN for a missing info raised an internal error."""
+    infos = [{"late": 1}] * NUM_STEPS
+    infos[missing_row] = missing
+    texts = wrap_tables(FRAME.assign(infos=infos)).table["infos"].to_pylist()
+    assert texts[missing_row] == ""
+    assert texts.count('{"late":1}') == NUM_STEPS - 1
+    with pytest.raises(SpecError, match="expected a dict"):
+        wrap_tables(FRAME.assign(infos=[{"late": 1}, [1]] * (NUM_STEPS // 2)))
+
+
 class Lazy:
     """A lazy frame, as Polars and others have."""
 

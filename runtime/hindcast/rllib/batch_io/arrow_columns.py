@@ -63,8 +63,8 @@ def frame_to_table(frame: Any) -> pa.Table:
         raise SpecError("input_: a Series is one column, expected a data frame.")
     try:
         return _pandas_to_table(frame) if hasattr(frame, "iloc") else pa.table(frame)
-    # pandas' own errors (duplicate columns, for example) and Arrow's are ValueErrors and TypeErrors
-    except (ValueError, TypeError, pa.ArrowNotImplementedError) as error:
+    # pandas' own errors (duplicate columns, for example) and most of Arrow's are ValueErrors and TypeErrors
+    except (ValueError, TypeError, OverflowError, CellError, pa.ArrowNotImplementedError) as error:
         raise SpecError(
             f"input_: a column of the table mixes types or cannot be stored ({first_line(error)}); convert it."
         ) from error
@@ -80,14 +80,17 @@ def _pandas_to_table(frame: Any) -> pa.Table:
     objects = [name for name in frame.columns if frame.columns.is_unique and _needs_conversion(frame[name])]
     table = pa.Table.from_pandas(frame.drop(columns=objects), preserve_index=False)
     for name in objects:
-        table = table.append_column(str(name), _column_to_arrow(frame[name].tolist(), str(name)))
+        # pandas writes a missing cell as NaN.
+        is_present = frame[name].notna()
+        cells = [cell if present else None for cell, present in zip(frame[name], is_present, strict=True)]
+        table = table.append_column(str(name), _column_to_arrow(cells, str(name)))
     return table
 
 
 def _needs_conversion(series: Any) -> bool:
     if series.dtype != object:
         return False
-    cell = next((cell for cell in series if cell is not None), None)
+    cell = next(iter(series.dropna()), None)
     return isinstance(cell, Mapping) or getattr(cell, "ndim", 0) > 1
 
 
