@@ -872,6 +872,18 @@ def test_data_frame_in_any_orient_of_pandas_is_read(tmp_path, orient, indent, su
     assert not any("index" in note for note in dataset.notes)
 
 
+def test_data_frame_with_two_columns_of_one_name_is_refused(tmp_path):
+    """Regression: the second column silently replaced the first one."""
+    table = make_steps()
+    document = {
+        "columns": [*table.column_names, "reward"],
+        "data": [[*row.values(), 0.5] for row in table.to_pylist()],
+    }
+    (tmp_path / "steps.json").write_text(json.dumps(document))
+    with raises_user_error(DataError, "has two columns 'reward': rename one"):
+        open_tool(tmp_path)
+
+
 def test_rows_without_names_of_columns_are_refused_with_a_remedy_that_works(tmp_path, monkeypatch):
     table = make_steps()
     pd.DataFrame(table.to_pylist()).to_json(tmp_path / "old.json", orient="values", double_precision=15)

@@ -53,6 +53,14 @@ def _read_labelled_cells(document: Mapping[str, Any]) -> Sequence[Any] | None:
     return None
 
 
+def find_duplicate_name(document: Any) -> str | None:
+    """Return the first name that two columns of a data frame in the orient `split` have; None if there is none."""
+    names = document.get("columns") if isinstance(document, dict) else None
+    if not isinstance(names, list):
+        return None
+    return next((name for i, name in enumerate(names) if isinstance(name, str) and name in names[:i]), None)
+
+
 def _name_cells(names: Any, rows: Any) -> list[dict[str, Any]] | None:
     """Return rows of named cells; None if the rows are no lists of as many cells as there are names."""
     if not all(isinstance(items, list) for items in (names, rows)) or not all(
@@ -65,11 +73,9 @@ def _name_cells(names: Any, rows: Any) -> list[dict[str, Any]] | None:
 
 
 def _without_index(row: Any) -> Any:
-    return (
-        {name: value for name, value in row.items() if name != _UNNAMED_INDEX}
-        if isinstance(row, dict)
-        else row
-    )
+    if not isinstance(row, dict):
+        return row
+    return {name: value for name, value in row.items() if name != _UNNAMED_INDEX}
 
 
 def from_extended_json(value: Any) -> Any:

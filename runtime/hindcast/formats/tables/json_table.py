@@ -13,7 +13,7 @@ from hindcast.errors import DataError
 from hindcast.formats.format import NoRowsError, ReadOptions, has_suffix
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import locate_errors
-from hindcast.formats.tables.json_documents import from_extended_json, unwrap_rows
+from hindcast.formats.tables.json_documents import find_duplicate_name, from_extended_json, unwrap_rows
 from hindcast.formats.tables.json_lines import (
     JSON_SUFFIXES,
     build_table,
@@ -145,6 +145,9 @@ def _read_array(location: Location) -> list[dict[str, Any]]:
     rows = unwrap_rows(document)
     if not rows:
         raise NoRowsError(location)
+    duplicate_name = find_duplicate_name(document)
+    if duplicate_name is not None:
+        raise DataError(f"has two columns {duplicate_name!r}: rename one", path=str(location))
     if all(isinstance(row, list) for row in rows):
         raise DataError(
             "holds rows without the names of their columns, as pandas writes with orient='values'",
