@@ -92,7 +92,7 @@ class Json(TextTables):
         if not isinstance(first_object, dict):
             return ()
         rows = unwrap_rows(first_object) if _is_array(location) else None
-        return list(rows[0] if rows else first_object)
+        return list(rows[0] if rows and isinstance(rows[0], dict) else first_object)
 
     def parse(self, data: Any, extent: TextExtent, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
