@@ -935,3 +935,5 @@ def test_extended_values_keep_numbers_and_times(milliseconds, number):
         number,
         milliseconds,
     ]
+    for value in (number, 2**53 + 1 + milliseconds):
+        assert from_extended_json({"$numberDecimal": repr(value)}) == value

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
 
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 _UNNAMED_INDEX: Final = "index"
 """What pandas calls an index without a name."""
 
@@ -96,6 +98,11 @@ def from_extended_json(value: Any) -> Any:
     return {name: from_extended_json(item) for name, item in value.items()}
 
 
+def _to_number(text: str) -> int | float:
+    """Convert `$numberDecimal`. A whole number stays exact: later checks refuse it where a float would round it."""
+    return int(text) if _WHOLE_NUMBER.fullmatch(text) else float(text)
+
+
 def _to_iso_time(date: Any) -> str:
     """Convert `$date`: text, milliseconds since 1970, or these as `{"$numberLong": …}`."""
     milliseconds = from_extended_json(date)
@@ -108,7 +115,7 @@ _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "$numberInt": int,
     "$numberLong": int,
     "$numberDouble": float,
-    "$numberDecimal": float,
+    "$numberDecimal": _to_number,
     "$date": _to_iso_time,
     "$undefined": lambda _: None,
 }
