@@ -227,6 +227,21 @@ def test_file_with_columns_of_the_data_is_never_left_out(tmp_path, name, suffix)
     assert message in messages
 
 
+def test_inspect_reports_an_invalid_cell_as_a_training_does(tmp_path):
+    """Regression: `inspect` also advised to move the file if it was not data."""
+    folder = tmp_path / "data"  # beside the cache
+    folder.mkdir()
+    (folder / "1.csv").write_bytes(encode_table(TABLE.slice(0, 9), "csv"))
+    *lines, last_line = CSV_TEXT.splitlines()
+    cells = last_line.split(",")
+    cells[TABLE.column_names.index("reward")] = "high"
+    (folder / "2.csv").write_text("\n".join([*lines, ",".join(cells)]))
+    with pytest.raises(DataError, match="'high'") as error_info:
+        open_tool(folder)
+    summary = inspect_data(Reading((str(folder),)))
+    assert str(error_info.value) in [problem.message for problem in summary.problems]
+
+
 def test_compressed_copy_of_a_file_is_left_out(tmp_path):
     (tmp_path / "1.csv").write_bytes(encode_table(TABLE, "csv"))
     (tmp_path / "1.csv.bz2").write_bytes(b"BZh")

@@ -89,9 +89,8 @@ def test_observed_time_is_the_last_element_of_observations(tmp_path: Path) -> No
 
 
 def test_time_orders_rows_that_name_it_as_t(tmp_path: Path) -> None:
-    table = make_table(HOURS + 0.5 - 50).take(
-        [3, 6, 0, 8, 7, 4, 2, 5]
-    )  # without row 1, which has the time of row 2
+    # Row 1 is left out: it has the time of row 2.
+    table = make_table(HOURS + 0.5 - 50).take([3, 6, 0, 8, 7, 4, 2, 5])
     columns = read_durations(tmp_path / "rows", table, {"t": "when"}, unit=1.0)
     np.testing.assert_allclose(columns["delta_t"], [6, 24, 15, 1, 48, 24.5, 24, 24])
     np.testing.assert_array_equal(columns["obs"], [0, 2, 3, 3, 4, 5, 6, 6, 7, 8, 8])

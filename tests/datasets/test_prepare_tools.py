@@ -734,6 +734,12 @@ def test_tuples_of_observations_of_d3rlpy_2_are_read(tmp_path, sizes):
     for number, item in enumerate(items):
         np.testing.assert_array_equal(block.columns[f"obs/{number}"][block.obs_row], item)
     assert f"obs/{len(items)}" not in block.columns
+    (tmp_path / "incomplete.h5").write_bytes((tmp_path / "buffer.h5").read_bytes())
+    with h5py.File(tmp_path / "incomplete.h5", "a") as file:
+        for number in range(len(items)):
+            del file[f"observations_2_{number}"]
+    with pytest.raises(DataError, match=r"has no /?observations_2"):
+        open_tool(tmp_path / "incomplete.h5", ignore_final_observation=True)
 
 
 def test_buffer_of_d3rlpy_2_is_read(tmp_path):
@@ -845,6 +851,13 @@ def test_unknown_name_in_the_schema_is_noted_with_the_nearest_one(tmp_path, name
     assert kit.read_block(dataset).columns[name].ravel().tolist() == [0.5] * 15
 
 
+def test_flags_of_rlds_in_the_schema_are_not_noted():
+    schema = {"is_last": "last", "is_terminal": "end"}
+    plan = plan_columns(["obs", "actions", "rewards", *schema.values()], ReadOptions(schema=schema))
+    assert plan.last_column == "last"
+    assert plan.schema_notes == ()
+
+
 # JSON documents of pandas, and MongoDB's values
 
 
@@ -857,6 +870,18 @@ def test_data_frame_in_any_orient_of_pandas_is_read(tmp_path, orient, indent, su
     dataset = open_tool(tmp_path)
     assert_steps(dataset)
     assert not any("index" in note for note in dataset.notes)
+
+
+def test_data_frame_with_two_columns_of_one_name_is_refused(tmp_path):
+    """Regression: the second column silently replaced the first one."""
+    table = make_steps()
+    document = {
+        "columns": [*table.column_names, "reward"],
+        "data": [[*row.values(), 0.5] for row in table.to_pylist()],
+    }
+    (tmp_path / "steps.json").write_text(json.dumps(document))
+    with raises_user_error(DataError, "has two columns 'reward': rename one"):
+        open_tool(tmp_path)
 
 
 def test_rows_without_names_of_columns_are_refused_with_a_remedy_that_works(tmp_path, monkeypatch):
@@ -910,3 +935,5 @@ def test_extended_values_keep_numbers_and_times(milliseconds, number):
         number,
         milliseconds,
     ]
+    for value in (number, 2**53 + 1 + milliseconds):
+        assert from_extended_json({"$numberDecimal": repr(value)}) == value

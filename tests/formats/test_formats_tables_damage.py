@@ -56,7 +56,8 @@ FORMAT_NAMES = {
     "batches.json": "SampleBatch",
     "a.csv": "CSV",
     "a.csv.gz": "CSV",
-}  # or JSON
+}
+"""File -> name of its format; other files are JSON."""
 FILES = {
     "a.parquet": _make_parquet(),
     "a.csv": _make_csv(),

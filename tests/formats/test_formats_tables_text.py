@@ -16,6 +16,7 @@ from table_reading import find_format, read_table
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
 from hindcast.formats.tables.json_lines import garbage_collector_pause
+from hindcast.formats.tables.json_table import _NO_VALUES
 from hindcast.storage.location import resolve
 from user_errors import raises_user_error
 
@@ -412,3 +413,9 @@ def test_collector_runs_again_after_parsing_in_threads_and_after_an_error(tmp_pa
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_search_for_values_takes_no_exponential_time_after_empty_objects() -> None:
+    """Regression: it tried both ways to assign each line end, 2^n of them."""
+    assert _NO_VALUES.fullmatch(b"[{},\n { }\n]\n{}\n")
+    assert not _NO_VALUES.fullmatch(b"{}\n" * 1000 + b'{"obs": 1}')

@@ -74,6 +74,16 @@ def test_arrays_keep_their_masks_and_values_in_any_byte_order(shape):
     assert columns == {"values": values.tolist(), "masked": masked.tolist()}
 
 
+def test_rows_and_episodes_keep_masks_that_only_some_have():
+    """Regression: episodes lost their masks, and so did rows if the first one had none."""
+    obs = [np.zeros(2), np.ma.masked_array([1.0, 2.0], mask=[True, False])]
+    rows = [{"obs": values, "actions": 0} for values in obs]
+    assert wrap_tables(rows).table["obs"].to_pylist() == [[0, 0], [None, 2]]
+    rewards = [np.arange(3.0), np.ma.masked_array([1.0, 2.0], mask=[False, True])]
+    episodes = [{"obs": np.zeros((len(values) + 1, 2)), "rewards": values} for values in rewards]
+    assert wrap_tables(episodes).table["rewards"].to_pylist() == [[0, 1, 2], [1, None]]
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
@@ -197,6 +207,19 @@ def test_rows_keep_infos_and_missing_cells(tmp_path):
         assert wrap_tables(form).table["infos"].to_pylist()[:3] == ["", '{"late":1}', '{"late":0}']
     rows[3].pop("rewards")
     assert wrap_tables(rows).table["rewards"].null_count == 1
+
+
+@pytest.mark.parametrize("missing", [np.nan, None])
+@pytest.mark.parametrize("missing_row", [0, 1])
+def test_frame_may_lack_infos_in_some_rows(missing, missing_row):
+    """Regression: pandas' NaN for a missing info raised an internal error."""
+    infos = [{"late": 1}] * NUM_STEPS
+    infos[missing_row] = missing
+    texts = wrap_tables(FRAME.assign(infos=infos)).table["infos"].to_pylist()
+    assert texts[missing_row] == ""
+    assert texts.count('{"late":1}') == NUM_STEPS - 1
+    with pytest.raises(SpecError, match="expected a dict"):
+        wrap_tables(FRAME.assign(infos=[{"late": 1}, [1]] * (NUM_STEPS // 2)))
 
 
 class Lazy:

@@ -110,6 +110,8 @@ class EpisodeDataset(Dataset):
             if table is None:
                 return None
             tables.append(table)
+        if not tables:
+            return None
         is_retained = retained_episode_mask(file.entry for file in self._files.values())
         rows = pa.concat_tables(tables)
         columns: dict[str, Any] = {

@@ -84,6 +84,5 @@ def mask_sizes(shape: tuple[int, ...], space: gym.Space[Any]) -> tuple[int, ...]
     if shape == (sum(sizes),):
         return sizes
     num_combinations = math.prod(sizes)
-    return (
-        (num_combinations,) if shape == (num_combinations,) or (len(sizes) == 2 and shape == sizes) else None
-    )
+    is_of_combinations = shape == (num_combinations,) or (len(sizes) == 2 and shape == sizes)
+    return (num_combinations,) if is_of_combinations else None

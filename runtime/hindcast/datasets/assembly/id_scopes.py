@@ -11,18 +11,18 @@ _SPLIT: Final = re.compile(r"(?:\w+=)?(?:train|test|val|eval|dev)[a-z]*", re.IGN
 
 
 def describe_id_scopes(path: str, other_path: str) -> str:
-    """Return advice for two files that hold different episodes with the same id.
+    """Return advice, as a sentence without its end, for two files that hold different episodes with the same id.
 
     A file of a split may continue an episode of the split's last file, so that only the splits are separate.
     """
     parts, other_parts = path.split("/"), other_path.split("/")
     index = next(
-        (i for i, (part, second_part) in enumerate(zip_longest(parts, other_parts)) if part != second_part), 0
+        (i for i, (part, other_part) in enumerate(zip_longest(parts, other_parts)) if part != other_part), 0
     )
     scopes = [_name_scope(parts, index), _name_scope(other_parts, index)]
     if path == other_path or None in scopes or scopes[0] == scopes[1]:
-        return "if each file counts its own episodes, set prepare.episodes to File"
-    return f"if {scopes[0]} and {scopes[1]} count their own episodes, name each as a separate input"
+        return "If each file counts its own episodes, set prepare.episodes to File"
+    return f"If {scopes[0]} and {scopes[1]} count their own episodes, name each as a separate input"
 
 
 def _name_scope(parts: list[str], index: int) -> str | None:

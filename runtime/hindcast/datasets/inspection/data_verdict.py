@@ -57,9 +57,9 @@ _MIN_SIGNIFICANCE: Final = 3.5
 and 2 % more than 3.2.
 """
 _CHANGED_SHARE: Final = 0.1
-"""Share of the actions that the policy whose effective episodes are reported takes at random."""
+"""Share of random actions of the policy that is judged by its effective episodes."""
 _MIN_EFFECTIVE_EPISODES: Final = 10.0
-"""Number of effective episodes below which such a policy cannot be judged without a model."""
+"""Number of effective episodes below which this policy cannot be judged without a model."""
 
 
 class _SampledSteps(NamedTuple):

@@ -16,7 +16,7 @@ from hindcast.datasets.inspection.summarising import summarise
 from hindcast.datasets.inspection.summary import DataProblem, Summary, make_file_problem, sort_by_severity
 from hindcast.datasets.inspection.survey import DescribedFile, Finder, find_largest_compatible_group, survey
 from hindcast.datasets.prepare.misread_files import refuse_misread_files
-from hindcast.datasets.prepare.non_data_files import find_data_files
+from hindcast.datasets.prepare.non_data_files import find_data_files, split_non_data
 from hindcast.datasets.prepare.opening import OpenedData, open_reading
 from hindcast.datasets.prepare.reading import Reading
 from hindcast.datasets.prepare.source_files import RecognisedFile, find_source_files, recognise_formats
@@ -139,7 +139,8 @@ def _find_usable_files(reading: Reading) -> tuple[list[Location], list[DataProbl
         DataError: a path does not exist.
         StorageError: the storage fails or denies access.
     """
-    recognised_files, _ = recognise_formats(find_source_files(reading), reading)
+    source_files = find_source_files(reading)
+    recognised_files, _ = recognise_formats(source_files, reading)
     described_files: list[DescribedFile] = []
     usable_files: list[RecognisedFile] = []
     errors: dict[Location, DataError] = {}
@@ -149,19 +150,20 @@ def _find_usable_files(reading: Reading) -> tuple[list[Location], list[DataProbl
             usable_files.append(recognised_file)
         except DataError as error:
             errors[recognised_file.location] = error
-    problems = [
-        make_file_problem(str(location), _explain_error(location, error, usable_files))
-        for location, error in errors.items()
-    ]
+    if errors and usable_files and reading.format == "Auto":
+        named_locations = [file.location for file in source_files if file.is_named]
+        _, non_data = split_non_data(recognised_files, named_locations)
+        for location in errors.keys() & non_data.keys():
+            errors[location] = _explain_error(location, errors[location], usable_files)
+    problems = [make_file_problem(str(location), error) for location, error in errors.items()]
     indices, _, drift_problems = find_largest_compatible_group(described_files)
     return [described_files[i].location for i in indices], [*problems, *drift_problems]
 
 
 def _explain_error(location: Location, error: DataError, usable_files: Sequence[RecognisedFile]) -> DataError:
-    """Return the error of a file with the sentence of a training, which compares the file with the other ones."""
+    """Return the error of a file without columns of timesteps as a training reports it: compared with other files."""
     try:
-        if usable_files:
-            refuse_misread_files(usable_files, {location: error}, [])
+        refuse_misread_files(usable_files, {location: error}, [])
     except DataError as explained_error:
         return explained_error
     return error

@@ -135,7 +135,7 @@ def _read_buffer_episode(location: Location, file: Group, episode: int) -> Rows:
 
 def _read_buffer_observations(location: Location, file: Group, name: str) -> dict[str, NDArray[Any]]:
     """Read the observations of an episode: one array, or `<name>_0`, `<name>_1`, … for the items of a tuple."""
-    if name in file:
+    if name in file or f"{name}_0" not in file:  # an episode without observations is refused
         return {Columns.OBS: _read_all(location, file, name)}
     items = itertools.takewhile(lambda item: f"{name}_{item}" in file, itertools.count())
     return {f"{Columns.OBS}/{item}": _read_all(location, file, f"{name}_{item}") for item in items}

@@ -64,9 +64,14 @@ class EpisodeIndex(NamedTuple):
             DataError: the index is damaged.
             StorageError: the index cannot be read.
         """
-        if not _location(self.folder, _EPISODES, self.checksum).exists():
+        try:
+            data = _read(self.folder, _EPISODES, self.checksum)
+        except DataError:
+            # Checked after the reading: another writer may delete the index at any time.
+            if _location(self.folder, _EPISODES, self.checksum).exists():
+                raise
             return None
-        table = pq.read_table(pa.BufferReader(_read(self.folder, _EPISODES, self.checksum)))
+        table = pq.read_table(pa.BufferReader(data))
         rows = {path: row for row, path in enumerate(table["path"].to_pylist())}
         table = table.take([rows[path] for path in paths])
         return pa.table({name: pc.list_flatten(table[name]) for name in _EPISODE_TYPES})
@@ -113,7 +118,10 @@ def read_index(folder: Location, checksum: str) -> tuple[FileEntry, ...]:
 def remove_other_indices(folder: Location, checksums: Collection[str | None]) -> None:
     """Delete the indices of earlier manifests: those that have other checksums."""
     names = {
-        _location(folder, kind, str(checksum)).name for kind in (_INDEX, _EPISODES) for checksum in checksums
+        _location(folder, kind, checksum).name
+        for kind in (_INDEX, _EPISODES)
+        for checksum in checksums
+        if checksum is not None
     }
     for entry in folder.files():
         if entry.relative_path.startswith((_INDEX, _EPISODES)) and entry.relative_path not in names:

@@ -27,9 +27,8 @@ from hindcast.formats.spec import DataSpec, Leaf
 PackedItems = NDArray[np.uint8] | list[bytes]
 """A column's packed items: an array `[rows, bytes]` if all items have the same length, else a list."""
 
-_BUFFER_START: Final = msgpack.Packer().pack_map_header(4) + pack(
-    "data"
-)  # then lookback, finalized and space
+# The other three entries are lookback, finalized and space.
+_BUFFER_START: Final = msgpack.Packer().pack_map_header(4) + pack("data")
 _TEXT_BYTES: Final = 64  # estimate
 _NUM_IDS: Final = 3  # the first entries of `details.FIELDS` are ids, which come before the columns in a state
 _STANDARD_COLUMNS: Final = tuple(BUFFER_COLUMNS.values())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
 
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 _UNNAMED_INDEX: Final = "index"
 """What pandas calls an index without a name."""
 
@@ -53,6 +55,14 @@ def _read_labelled_cells(document: Mapping[str, Any]) -> Sequence[Any] | None:
     return None
 
 
+def find_duplicate_name(document: Any) -> str | None:
+    """Return the first name that two columns of a data frame in the orient `split` have; None if there is none."""
+    names = document.get("columns") if isinstance(document, dict) else None
+    if not isinstance(names, list):
+        return None
+    return next((name for i, name in enumerate(names) if isinstance(name, str) and name in names[:i]), None)
+
+
 def _name_cells(names: Any, rows: Any) -> list[dict[str, Any]] | None:
     """Return rows of named cells; None if the rows are no lists of as many cells as there are names."""
     if not all(isinstance(items, list) for items in (names, rows)) or not all(
@@ -65,11 +75,9 @@ def _name_cells(names: Any, rows: Any) -> list[dict[str, Any]] | None:
 
 
 def _without_index(row: Any) -> Any:
-    return (
-        {name: value for name, value in row.items() if name != _UNNAMED_INDEX}
-        if isinstance(row, dict)
-        else row
-    )
+    if not isinstance(row, dict):
+        return row
+    return {name: value for name, value in row.items() if name != _UNNAMED_INDEX}
 
 
 def from_extended_json(value: Any) -> Any:
@@ -90,6 +98,11 @@ def from_extended_json(value: Any) -> Any:
     return {name: from_extended_json(item) for name, item in value.items()}
 
 
+def _to_number(text: str) -> int | float:
+    """Convert `$numberDecimal`. A whole number stays exact: later checks refuse it where a float would round it."""
+    return int(text) if _WHOLE_NUMBER.fullmatch(text) else float(text)
+
+
 def _to_iso_time(date: Any) -> str:
     """Convert `$date`: text, milliseconds since 1970, or these as `{"$numberLong": …}`."""
     milliseconds = from_extended_json(date)
@@ -102,7 +115,7 @@ _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "$numberInt": int,
     "$numberLong": int,
     "$numberDouble": float,
-    "$numberDecimal": float,
+    "$numberDecimal": _to_number,
     "$date": _to_iso_time,
     "$undefined": lambda _: None,
 }

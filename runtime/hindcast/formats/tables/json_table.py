@@ -13,7 +13,7 @@ from hindcast.errors import DataError
 from hindcast.formats.format import NoRowsError, ReadOptions, has_suffix
 from hindcast.formats.spec import DataSpec
 from hindcast.formats.tables.decoding import locate_errors
-from hindcast.formats.tables.json_documents import from_extended_json, unwrap_rows
+from hindcast.formats.tables.json_documents import find_duplicate_name, from_extended_json, unwrap_rows
 from hindcast.formats.tables.json_lines import (
     JSON_SUFFIXES,
     build_table,
@@ -35,7 +35,7 @@ _DOCUMENT: Final = re.compile(
     rb'"[^"]*"\s*:\s*\{\s*"[0-9]+"\s*:|"[0-9]+"\s*:\s*\{)'
 )
 """The beginning of one object that may hold all rows: a list of objects under a key, or a data frame of pandas."""
-_NO_VALUES: Final = re.compile(rb"\s*\[?(?:\s*\{\s*\}\s*,?)*\s*\]?\s*")
+_NO_VALUES: Final = re.compile(rb"[\s\[]*(?:\{\s*\}[\s,]*)*[\s\]]*")
 """Text without a value, such as `{}`, which tools write in place of metadata that they do not have."""
 _FIRST_OBJECT_BYTES: Final = 1 << 20
 
@@ -92,7 +92,7 @@ class Json(TextTables):
         if not isinstance(first_object, dict):
             return ()
         rows = unwrap_rows(first_object) if _is_array(location) else None
-        return list(rows[0] if rows else first_object)
+        return list(rows[0] if rows and isinstance(rows[0], dict) else first_object)
 
     def parse(self, data: Any, extent: TextExtent, options: ReadOptions) -> pa.Table:
         """See `TextTables.parse`."""
@@ -145,6 +145,9 @@ def _read_array(location: Location) -> list[dict[str, Any]]:
     rows = unwrap_rows(document)
     if not rows:
         raise NoRowsError(location)
+    duplicate_name = find_duplicate_name(document)
+    if duplicate_name is not None:
+        raise DataError(f"has two columns {duplicate_name!r}: rename one", path=str(location))
     if all(isinstance(row, list) for row in rows):
         raise DataError(
             "holds rows without the names of their columns, as pandas writes with orient='values'",

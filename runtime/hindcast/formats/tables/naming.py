@@ -208,7 +208,12 @@ def plan_columns(
         last_column=last_column,
         names=element_names,
         fields=table.fields,
-        schema_notes=tuple(_describe_schema(options.schema)),
+        schema_notes=tuple(
+            # RLDS's flags are no additional columns if `last_column` was extracted.
+            _describe_schema(
+                [name for name in options.schema if last_column is None or name not in _RLDS_FLAGS]
+            )
+        ),
     )
 
 
@@ -226,10 +231,10 @@ def _check_schema(schema: Mapping[str, object]) -> None:
             )
 
 
-def _describe_schema(schema: Mapping[str, object]) -> list[str]:
-    """Return a note for each name in the schema that may be a misspelt column."""
+def _describe_schema(names: Sequence[str]) -> list[str]:
+    """Return a note for each of the schema's names of additional columns that may be a misspelt column."""
     notes = []
-    for name in schema:
+    for name in names:
         if name in _KNOWN_NAMES or root(name) in _KNOWN_NAMES:
             continue
         matches = difflib.get_close_matches(name, _KNOWN_NAMES, 1)

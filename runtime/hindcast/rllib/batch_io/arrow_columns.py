@@ -63,8 +63,8 @@ def frame_to_table(frame: Any) -> pa.Table:
         raise SpecError("input_: a Series is one column, expected a data frame.")
     try:
         return _pandas_to_table(frame) if hasattr(frame, "iloc") else pa.table(frame)
-    # pandas' own errors (duplicate columns, for example) and Arrow's are ValueErrors and TypeErrors
-    except (ValueError, TypeError, pa.ArrowNotImplementedError) as error:
+    # pandas' own errors (duplicate columns, for example) and most of Arrow's are ValueErrors and TypeErrors
+    except (ValueError, TypeError, OverflowError, CellError, pa.ArrowNotImplementedError) as error:
         raise SpecError(
             f"input_: a column of the table mixes types or cannot be stored ({first_line(error)}); convert it."
         ) from error
@@ -76,18 +76,21 @@ def _pandas_to_table(frame: Any) -> pa.Table:
 
     levels = [name for name in frame.index.names if name is not None and name not in frame.columns]
     frame = frame.reset_index(level=levels) if levels else frame
-    # Arrow converts neither arrays with several axes in cells, nor stores dictionaries that are all empty.
+    # Arrow neither converts cells with arrays of several axes, nor stores dictionaries that are all empty.
     objects = [name for name in frame.columns if frame.columns.is_unique and _needs_conversion(frame[name])]
     table = pa.Table.from_pandas(frame.drop(columns=objects), preserve_index=False)
     for name in objects:
-        table = table.append_column(str(name), _column_to_arrow(frame[name].tolist(), str(name)))
+        # pandas writes a missing cell as NaN.
+        is_present = frame[name].notna()
+        cells = [cell if present else None for cell, present in zip(frame[name], is_present, strict=True)]
+        table = table.append_column(str(name), _column_to_arrow(cells, str(name)))
     return table
 
 
 def _needs_conversion(series: Any) -> bool:
     if series.dtype != object:
         return False
-    cell = next((cell for cell in series if cell is not None), None)
+    cell = next(iter(series.dropna()), None)
     return isinstance(cell, Mapping) or getattr(cell, "ndim", 0) > 1
 
 
@@ -110,11 +113,12 @@ def _episodes_to_arrow(episodes: Sequence[Any]) -> pa.Array:
     """Convert a list of arrays `[steps, ...]`, one for each episode, to a column of lists."""
     import pyarrow as pa
 
-    arrays = [np.asarray(episode) for episode in episodes]
+    arrays = [np.asanyarray(episode) for episode in episodes]  # keeps masks
     if any(array.dtype == object or not array.ndim for array in arrays):
         return _cells_to_arrow(episodes)
     stops = np.cumsum([len(array) for array in arrays], dtype=np.int64)
-    return pa.LargeListArray.from_arrays(np.append(0, stops), _array_to_arrow(np.concatenate(arrays)))
+    concatenate = np.ma.concatenate if any(map(np.ma.isMaskedArray, arrays)) else np.concatenate
+    return pa.LargeListArray.from_arrays(np.append(0, stops), _array_to_arrow(concatenate(arrays)))
 
 
 def _array_to_arrow(array: Any) -> pa.Array:
@@ -141,5 +145,7 @@ def _cells_to_arrow(cells: Sequence[Any], name: str = "") -> pa.Array:
         return _column_to_arrow({key: [cell.get(key) for cell in mappings] for key in keys})
     arrays = [np.asanyarray(cell) for cell in cells if hasattr(cell, "dtype") and np.ndim(cell)]
     if len(arrays) == len(cells) and len({(array.shape, array.dtype) for array in arrays}) == 1:
-        return _array_to_arrow(np.ma.stack(arrays) if np.ma.isMaskedArray(arrays[0]) else np.stack(arrays))
+        return _array_to_arrow(
+            np.ma.stack(arrays) if any(map(np.ma.isMaskedArray, arrays)) else np.stack(arrays)
+        )
     return pa.array([cell.tolist() if hasattr(cell, "dtype") and np.ndim(cell) else cell for cell in cells])
