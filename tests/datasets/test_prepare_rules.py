@@ -82,7 +82,7 @@ def test_splits_with_the_same_ids_are_refused_with_a_remedy_that_works(tmp_path,
             pq.write_table(table.slice(part * 3, 9 if part else 3), path)
     with raises_user_error(DataError, "the timestep occurs twice") as error_info:
         open_rows(str(tmp_path / "data"))
-    advice = re.search(r"If (\S+) and (\S+) count their own episodes, name each as", str(error_info.value))
+    advice = re.search(r"if (\S+) and (\S+) count their own episodes, name each as", str(error_info.value))
     assert advice is not None
     dataset = open_data([Reading((path,)) for path in advice.groups()])
     block = kit.read_block(dataset)

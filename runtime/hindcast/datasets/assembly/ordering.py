@@ -239,7 +239,8 @@ def _drop_duplicate_rows(steps: Steps, index: I64, rules: Rules) -> tuple[I64, d
         raise rules.make_row_error(
             steps,
             int(rows[0][0]),
-            f"the timestep occurs twice, with different content in {other_finding}: are episode ids unique? {advice}",
+            f"the timestep occurs twice, with different content in {other_finding}, so the episode's id is not "
+            f"unique: {advice}",
         )
     problem = f"the row repeats {rules.make_finding(steps, first_rows[:1])}"
     return np.delete(index, repeats), _repeat_findings(steps, second_rows, rules, "duplicates", problem)

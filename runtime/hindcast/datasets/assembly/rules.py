@@ -12,6 +12,7 @@ from pydantic import Field
 
 from hindcast import formatting
 from hindcast.api.input import PrepareSpec
+from hindcast.datasets.assembly.id_scopes import SCOPE_ADVICE
 from hindcast.datasets.assembly.steps import Steps
 from hindcast.episodes.block import I64, Block, Bool
 from hindcast.episodes.columns import Columns
@@ -76,10 +77,8 @@ _SENTENCES: Final[dict[FindingKind, tuple[str, str]]] = {
         "{} rows that only reset (as of Gymnasium's vector environments) were left out",
     ),
     "joined": (
-        "an episode continues in another file in 1 place, and only its id says so; if each file counts its own "
-        "episodes, set prepare.episodes to File; if each folder or split does, name each as a separate input",
-        "episodes continue in another file in {} places, and only their ids say so; if each file counts its own "
-        "episodes, set prepare.episodes to File; if each folder or split does, name each as a separate input",
+        f"an episode continues in another file in 1 place, and only its id says so; {SCOPE_ADVICE}",
+        "episodes continue in another file in {} places, and only their ids say so; " + SCOPE_ADVICE,
     ),
     "same_obs": (
         "1 episode ends with the observation with which the next one begins; unless one longer episode was cut there, "

@@ -36,8 +36,8 @@ from hindcast.formats.tables.roles import (
     decode_episode_ids,
     decode_times,
     decode_timesteps,
-    have_zone,
     restore_nulls,
+    times_have_zone,
 )
 from hindcast.formats.tables.struct_fields import add_fields
 
@@ -132,7 +132,7 @@ def decode_rows(table: pa.Table, first_row: int, context: TableContext) -> Rows 
             is_obs_only=is_obs_only,
             left_out=left_out,
             names=plan.names,
-            has_zone=have_zone(table, plan),
+            has_zone=times_have_zone(table, plan),
         )
 
 

@@ -211,7 +211,7 @@ def decode_times(table: pa.Table, plan: TablePlan, time: TimeSpec) -> NDArray[An
     return _to_times(column, name)
 
 
-def have_zone(table: pa.Table, plan: TablePlan) -> bool | None:
+def times_have_zone(table: pa.Table, plan: TablePlan) -> bool | None:
     """Return whether the times of rows have a zone; None if the rows have no dates or times."""
     for role in (Columns.T, Columns.TIME):
         source = plan.sources.get(role)
