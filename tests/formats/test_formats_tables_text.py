@@ -15,8 +15,8 @@ from table_reading import find_format, read_table
 
 from hindcast.errors import DataError
 from hindcast.formats.format import ReadOptions
+from hindcast.formats.tables import json_table
 from hindcast.formats.tables.json_lines import garbage_collector_pause
-from hindcast.formats.tables.json_table import _NO_VALUES
 from hindcast.storage.location import resolve
 from user_errors import raises_user_error
 
@@ -45,6 +45,17 @@ def test_json_lines_and_array_are_read(tmp_path: Path, name: str) -> None:
     assert rows_read.columns["actions"].dtype == np.int64
     assert rows_read.eps_id.tolist() == ["3"] * 5
     assert rows_read.row.tolist() == list(range(5))
+
+
+@pytest.mark.parametrize("num_characters", [10, 10_000])
+def test_lines_are_told_from_one_document_by_the_first_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_characters: int
+) -> None:
+    """Regression: a file whose first line was longer than 4 KiB was read and parsed as a whole, only to tell this."""
+    monkeypatch.setattr(json_table, "choose_parser", None)
+    row = {"steps": [{"note": "x" * num_characters}]}
+    path = write(tmp_path / "a.jsonl", "\ufeff" + to_json_lines([row, row]))
+    assert not json_table.Json().is_unsplittable(resolve(path))
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64 - 1, 2**64, -(2**63) - 1, 10**25])
@@ -417,5 +428,5 @@ def test_collector_runs_again_after_parsing_in_threads_and_after_an_error(tmp_pa
 
 def test_search_for_values_takes_no_exponential_time_after_empty_objects() -> None:
     """Regression: it tried both ways to assign each line end, 2^n of them."""
-    assert _NO_VALUES.fullmatch(b"[{},\n { }\n]\n{}\n")
-    assert not _NO_VALUES.fullmatch(b"{}\n" * 1000 + b'{"obs": 1}')
+    assert json_table._NO_VALUES.fullmatch(b"[{},\n { }\n]\n{}\n")
+    assert not json_table._NO_VALUES.fullmatch(b"{}\n" * 1000 + b'{"obs": 1}')

@@ -110,7 +110,7 @@ def _is_array(location: Location) -> bool:
     if _read_first_character(location) == b"[":
         return True
     head = read_head(location, _HEAD_BYTES).removeprefix(BOM)
-    if _DOCUMENT.match(head) is None or _has_objects_on_lines(head):
+    if _DOCUMENT.match(head) is None or _has_objects_on_lines(read_head(location, _FIRST_OBJECT_BYTES)):
         return False
     with open_text(location) as stream:
         data = bytes(stream.read()).removeprefix(BOM)
@@ -122,8 +122,11 @@ def _is_array(location: Location) -> bool:
 
 
 def _has_objects_on_lines(head: bytes) -> bool:
-    """Return whether the first line of a text holds a whole object, and another one begins after it."""
-    line, _, rest = head.lstrip().partition(b"\n")
+    """Return whether the first line of a text holds a whole object, and another one begins after it.
+
+    The answer is False for a line longer than the head; then the parser of the whole text finds the second object.
+    """
+    line, _, rest = head.removeprefix(BOM).lstrip().partition(b"\n")
     try:
         return rest.lstrip().startswith(b"{") and isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
