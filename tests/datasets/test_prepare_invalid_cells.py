@@ -333,8 +333,13 @@ def test_steps_of_several_environments_are_refused_with_a_remedy_that_works(
     assert block.num_episodes == is_end.sum()
 
 
-def test_rollouts_of_one_environment_are_refused_with_a_remedy_that_works(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", [bool, int, np.float32, str])
+def test_rollouts_of_one_environment_are_refused_with_a_remedy_that_works(
+    tmp_path: Path, dtype: type[Any]
+) -> None:
+    """Regression: only boolean flags were seen to end episodes within a row."""
     frame = make_environments_log(0, has_new_obs=False, has_counter=False)
+    frame["terminateds"] = [np.array(flags).astype(dtype).tolist() for flags in frame["terminateds"]]
     path = str(tmp_path / "a.parquet")
     frame.to_parquet(path)
     with raises_user_error(DataError, "steps of one environment, frame.explode") as error_info:

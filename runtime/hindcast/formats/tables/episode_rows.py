@@ -14,8 +14,10 @@ import pyarrow.compute as pc
 
 from hindcast.episodes.block import I64, Bool
 from hindcast.episodes.columns import Columns, root
+from hindcast.formats.columns.arrays import decode_dictionary
 from hindcast.formats.layout import LEAVE_OUT_ADVICE, CellError, first_true, refuse_null
 from hindcast.formats.tables.naming import LeafSource, TablePlan
+from hindcast.formats.tables.roles import match_flags
 from hindcast.formatting import plural
 
 _SINGLE_VALUE_COLUMNS: Final = (Columns.REWARDS, Columns.T, Columns.TERMINATEDS, Columns.TRUNCATEDS)
@@ -185,10 +187,10 @@ def _refuse_ends_within_rows(table: pa.Table, plan: TablePlan, lengths: I64) -> 
         name = plan.sources[flag].columns[0] if flag in plan.sources else None
         if name is None or not _is_list(table.column(name).type):
             continue
-        values = pc.list_flatten(table.column(name))
-        if len(values) != lengths.sum() or not pa.types.is_boolean(values.type):
+        flags = match_flags(decode_dictionary(pc.list_flatten(table.column(name))))
+        if flags is None or len(flags[0]) != lengths.sum():
             continue
-        is_end = np.asarray(pc.fill_null(values, False)).reshape(len(lengths), -1)[:, :-1]
+        is_end = np.asarray(pc.fill_null(flags[0], False)).reshape(len(lengths), -1)[:, :-1]
         if (row := first_true(np.asarray(is_end.any(1)))) is not None:
             raise CellError(
                 row,

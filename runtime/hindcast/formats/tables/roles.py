@@ -92,19 +92,27 @@ def _decode_flag_column(table: pa.Table, name: str) -> Bool:
         refuse_null(column, name, f": {_FLAG_ADVICE}")
     if pa.types.is_boolean(column.type):
         return column.to_numpy()
-    if is_text(column.type):
-        lower_texts = pc.utf8_lower(pc.utf8_trim_whitespace(column))
-        is_true = pc.is_in(lower_texts, pa.array(TRUE_TEXTS))
-        is_false = pc.is_in(lower_texts, pa.array(FALSE_TEXTS))
-    elif pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-        is_true, is_false = pc.equal(column, 1), pc.equal(column, 0)
-    else:
+    flags = match_flags(column)
+    if flags is None:
         hint = f"; {_NESTED_ADVICE}" if pa.types.is_nested(column.type) else ""
         raise CellError(0, f"{name!r} is a column of {column.type}: expected true or false{hint}")
+    is_true, is_false = flags
     if (row := first_true(~pc.or_(is_true, is_false).to_numpy())) is not None:
         hint = _WORDS_ADVICE if is_text(column.type) and _holds_two_words(column) else ""
         raise CellError(row, f"{name!r} is {column[row].as_py()!r}: {_FLAG_ADVICE}{hint}")
     return is_true.to_numpy()
+
+
+def match_flags(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, pa.ChunkedArray] | None:
+    """Return where a column says true, and where it says false; None if its type cannot hold flags."""
+    if pa.types.is_boolean(column.type):
+        return column, pc.invert(column)
+    if is_text(column.type):
+        lower_texts = pc.utf8_lower(pc.utf8_trim_whitespace(column))
+        return pc.is_in(lower_texts, pa.array(TRUE_TEXTS)), pc.is_in(lower_texts, pa.array(FALSE_TEXTS))
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        return pc.equal(column, 1), pc.equal(column, 0)
+    return None
 
 
 def _holds_two_words(column: pa.ChunkedArray) -> bool:
