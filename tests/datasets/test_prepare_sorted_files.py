@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import tempfile
+from dataclasses import fields
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -16,17 +17,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hindcast.datasets.assembly.steps import Steps
 from hindcast.datasets.prepare import preparer
 from hindcast.datasets.prepare.job import Job, Progress
 from hindcast.datasets.prepare.opening import open_data
 from hindcast.datasets.prepare.partitions import make_partition
 from hindcast.datasets.prepare.sorted_files import read_sorted_files, write_sorted_file
+from hindcast.datasets.prepare.source_files import PREPARATION_VERSION
+from hindcast.episodes.block import Block
 from hindcast.errors import Interrupted
 from layers import examples
 from random_data import recordings
 
 GROUP = 3
 """Number of partitions that are read at once."""
+
+
+FIELDS_OF_VERSION = {
+    8: (
+        "columns episode episode_ids t terminated truncated next_missing is_obs_only part row left_out has_zone",
+        "columns length eps_id t_started terminated truncated details logged_metrics",
+    )
+}
+"""Version of prepared data -> fields of `Steps` and `Block`, which interrupted preparations store."""
 
 
 def prepare_through_files(job: Job, _: Progress, num_operations: int = 1 << 60) -> None:
@@ -76,6 +89,12 @@ def test_rows_grouped_through_files_give_the_same_data(recording, seed, num_file
         assert through_files.digest == in_memory.digest
         assert through_files.notes == in_memory.notes
         assert not [*(folder / "files").rglob("_hindcast/sorted")]
+
+
+def test_chunks_with_other_fields_have_another_version():
+    """Regression: a preparation resumed from files without `has_zone`, and refused times that all had a zone."""
+    names = tuple(" ".join(field.name for field in fields(kind)) for kind in (Steps, Block))
+    assert FIELDS_OF_VERSION[PREPARATION_VERSION] == names
 
 
 def test_preparation_interrupted_between_any_files_resumes(tmp_path, monkeypatch):

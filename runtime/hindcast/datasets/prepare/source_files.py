@@ -31,8 +31,10 @@ from hindcast.storage.location import Entry, Location, broken_links, missing_err
 from hindcast.user_code import import_object, is_registered
 
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-PREPARATION_VERSION: Final = 7
-"""Version of prepared data: increased when the same files would become different episodes or commits."""
+PREPARATION_VERSION: Final = 8
+"""Version of prepared data: increased when the same files would become different episodes or commits, or are refused,
+and when the chunks of sorted files change, which an interrupted preparation leaves.
+"""
 _FINGERPRINT_BYTES: Final = 64 << 10
 _RUN_OWNER_FILE: Final = re.compile(rf"(r\d+/)?{re.escape(OWNER_FILE)}")
 _INTEGER: Final = re.compile(r"0|-?[1-9]\d{0,17}")
