@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 
 from hindcast import BCConfig
 from hindcast.datasets.prepare.opening import open_data
@@ -82,6 +83,59 @@ def test_rows_and_episodes_keep_masks_that_only_some_have():
     rewards = [np.arange(3.0), np.ma.masked_array([1.0, 2.0], mask=[False, True])]
     episodes = [{"obs": np.zeros((len(values) + 1, 2)), "rewards": values} for values in rewards]
     assert wrap_tables(episodes).table["rewards"].to_pylist() == [[0, 1, 2], [1, None]]
+
+
+BIG = 2**53 + 1
+
+
+@pytest.mark.parametrize("convert", [list, np.array])
+@pytest.mark.parametrize(
+    ("episodes", "message"),
+    [
+        (([], [BIG, 0]), None),
+        (([BIG, 0], [], [1, 2]), None),
+        (([BIG, 0], [2, 1], [0.5, 1.0]), "row 0: 'note' is 9007199254740993"),
+        (([0.5, 1.0], [1, 0], [1, BIG]), "row 2: 'note' is 9007199254740993"),
+        (([2**64 - 1], [-1, 0]), "row 0: 'note' is 18446744073709551615"),
+        (([1, 2], [0.5, 1.5], ["left", "right"]), "row 2: it holds text"),
+        (([[1, 2]], [[1, 2, 3]]), r"row 1: .*\[3\]"),
+        (([True, False], [1, 0]), None),
+        ((["a", "b"], ["left"]), None),
+    ],
+)
+def test_episodes_keep_their_values_or_are_refused(episodes, message, convert):
+    """Regression: one type for all episodes rounded integers beside floats, and made text of numbers."""
+    entries = [
+        {"obs": np.zeros((len(values) + 1, 2)), "rewards": np.zeros(len(values)), "note": convert(values)}
+        for values in episodes
+    ]
+    if message is None:
+        assert wrap_tables(entries).table["note"].to_pylist() == list(episodes)
+        return
+    with pytest.raises(SpecError, match=message):
+        wrap_tables(entries)
+
+
+@pytest.mark.parametrize("values", [[1, "a"], [0.5, BIG], [np.array([0.5]), np.array([BIG])]])
+def test_episode_with_values_of_several_types_is_refused(values):
+    with pytest.raises(SpecError, match=r"the column 'note' .*row 1: "):
+        wrap_tables(
+            [{"obs": np.zeros((3, 2)), "rewards": [0.0, 1.0], "note": note} for note in ([1, 2], values)]
+        )
+
+
+def test_tensors_with_gradients_are_read():
+    """Regression: NumPy's RuntimeError was raised."""
+    tensor = torch.arange(6.0, requires_grad=True).reshape(3, 2)
+    forms = (
+        {"obs": tensor, "actions": np.zeros(3)},
+        [{"obs": cell, "actions": 0} for cell in tensor],
+        [{"obs": tensor, "rewards": [0.0, 1.0]}],
+        [{"obs": list(tensor), "rewards": [0.0, 1.0]}],
+    )
+    for form in forms:
+        (values,) = np.array(wrap_tables(form).table["obs"].to_pylist()).reshape(1, 3, 2)
+        np.testing.assert_array_equal(values, tensor.detach())
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError, first_line
 from hindcast.formats.columns.infos import encode_info
 from hindcast.formats.layout import CellError
+from hindcast.formats.lossless import describe_rounded, find_rounded_row
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,11 +34,12 @@ def columns_to_table(columns: Mapping[str, Any], *, has_episodes: bool = False) 
     arrays: dict[str, pa.Array] = {}
     for name, values in columns.items():
         try:
-            arrays[name] = _episodes_to_arrow(values) if has_episodes else _column_to_arrow(values, name)
+            convert = _episodes_to_arrow if has_episodes else _column_to_arrow
+            arrays[name] = convert(values, name)
         # TypeError: `len` of an array without axes, or cells of other objects
         except (ValueError, TypeError, OverflowError, CellError, pa.ArrowNotImplementedError) as error:
             raise SpecError(
-                f"input_: the column {name!r} mixes types or cannot be stored ({first_line(error)}); convert it."
+                f"input_: the column {name!r} mixes types or cannot be stored ({_describe(error)}); convert it."
             ) from error
     num_rows = len(next(iter(arrays.values())))
     for name, array in arrays.items():
@@ -66,8 +68,12 @@ def frame_to_table(frame: Any) -> pa.Table:
     # pandas' own errors (duplicate columns, for example) and most of Arrow's are ValueErrors and TypeErrors
     except (ValueError, TypeError, OverflowError, CellError, pa.ArrowNotImplementedError) as error:
         raise SpecError(
-            f"input_: a column of the table mixes types or cannot be stored ({first_line(error)}); convert it."
+            f"input_: a column of the table mixes types or cannot be stored ({_describe(error)}); convert it."
         ) from error
+
+
+def _describe(error: Exception) -> str:
+    return f"row {error.row}: {error}" if isinstance(error, CellError) else first_line(error)
 
 
 def _pandas_to_table(frame: Any) -> pa.Table:
@@ -102,23 +108,108 @@ def _column_to_arrow(values: Any, name: str = "") -> pa.Array:
         fields = {str(key): _column_to_arrow(child) for key, child in values.items()}
         return pa.StructArray.from_arrays(list(fields.values()), list(fields))
     if not isinstance(values, list | tuple):
-        array = np.asanyarray(values)  # keeps a mask
+        array = _to_array(values)
         if array.dtype != object and array.ndim:
             return _array_to_arrow(array)
         values = list(values)
     return _cells_to_arrow(values, name)
 
 
-def _episodes_to_arrow(episodes: Sequence[Any]) -> pa.Array:
-    """Convert a list of arrays `[steps, ...]`, one for each episode, to a column of lists."""
+def _episodes_to_arrow(episodes: Sequence[Any], name: str) -> pa.Array:
+    """Convert a list of arrays `[steps, ...]`, one for each episode, to a column of lists; arrays may be nested.
+
+    Raises:
+        CellError: the steps have no common shape, or no common type that is exact.
+    """
     import pyarrow as pa
 
-    arrays = [np.asanyarray(episode) for episode in episodes]  # keeps masks
-    if any(array.dtype == object or not array.ndim for array in arrays):
+    steps = None if name in _INFO_COLUMNS else _flatten_steps(episodes, name)
+    if steps is None:
         return _cells_to_arrow(episodes)
-    stops = np.cumsum([len(array) for array in arrays], dtype=np.int64)
-    concatenate = np.ma.concatenate if any(map(np.ma.isMaskedArray, arrays)) else np.concatenate
-    return pa.LargeListArray.from_arrays(np.append(0, stops), _array_to_arrow(concatenate(arrays)))
+    lengths, column = steps
+    return pa.LargeListArray.from_arrays(np.append(0, np.cumsum(lengths, dtype=np.int64)), column)
+
+
+def _flatten_steps(episodes: Sequence[Any], name: str) -> tuple[list[int], pa.Array] | None:
+    """Return the number of steps of each episode, and the values of all steps; None if there are no arrays."""
+    import pyarrow as pa
+
+    if all(isinstance(episode, Mapping) for episode in episodes):
+        row = next(
+            (row for row, episode in enumerate(episodes) if episode.keys() != episodes[0].keys()), None
+        )
+        if row is not None:
+            raise CellError(row, f"it has the keys {list(episodes[row])}, row 0 has {list(episodes[0])}")
+        children = {
+            str(key): _flatten_steps([episode[key] for episode in episodes], f"{name}/{key}")
+            for key in episodes[0]
+        }
+        steps = [child for child in children.values() if child is not None]
+        if not steps:
+            return None
+        lengths = steps[0][0]
+        for key, child in children.items():
+            if child is None or child[0] != lengths:
+                raise CellError(0, f"{name}/{key} has other steps than {name}/{next(iter(children))}")
+        return lengths, pa.StructArray.from_arrays([column for _, column in steps], list(children))
+    arrays = [_episode_to_array(episode, row, name) for row, episode in enumerate(episodes)]
+    if any(array.dtype == object or not array.ndim for array in arrays):
+        return None
+    # NumPy makes floats of an empty list.
+    rows = [row for row, array in enumerate(arrays) if len(array)] or [0]
+    column = _array_to_arrow(_concatenate([arrays[row] for row in rows], rows, name))
+    return [len(array) for array in arrays], column
+
+
+def _episode_to_array(episode: Any, row: int, name: str) -> Any:
+    """Convert the values of an episode to an array.
+
+    Raises:
+        CellError: the values have no common shape, or no common type that is exact.
+    """
+    import pyarrow as pa
+
+    if not isinstance(episode, list | tuple) or not episode:
+        return _to_array(episode)
+    try:
+        if hasattr(episode[0], "dtype") and (np.ndim(episode[0]) or hasattr(episode[0], "detach")):
+            return _concatenate([_to_array(step)[np.newaxis] for step in episode], [row] * len(episode), name)
+        array = np.asanyarray(episode)
+        if array.dtype.kind in "fUS":
+            pa.array(episode)  # unlike NumPy, Arrow neither rounds integers nor makes text of numbers
+    except (ValueError, TypeError, OverflowError, pa.ArrowNotImplementedError) as error:
+        raise CellError(row, first_line(error)) from error
+    return array
+
+
+def _concatenate(arrays: Sequence[Any], rows: Sequence[int], name: str) -> Any:
+    """Concatenate arrays `[n, ...]` with their masks; `rows` are the indices of their rows, for messages.
+
+    Raises:
+        CellError: the arrays differ in shape or kind, or their common type would round an integer.
+    """
+    shape, kind = arrays[0].shape[1:], _describe_kind(arrays[0])
+    dtype = np.result_type(*{array.dtype for array in arrays if _describe_kind(array) == kind})
+    for row, array in zip(rows, arrays, strict=True):
+        if array.shape[1:] != shape:
+            raise CellError(row, f"a step has shape {list(array.shape[1:])}, others have {list(shape)}")
+        if _describe_kind(array) != kind:
+            raise CellError(row, f"it holds {_describe_kind(array)}, row {rows[0]} holds {kind}")
+        if (step := find_rounded_row(array, dtype)) is not None:
+            raise CellError(row, describe_rounded(name, array[step], dtype))
+    return (np.ma.concatenate if any(map(np.ma.isMaskedArray, arrays)) else np.concatenate)(arrays)
+
+
+def _describe_kind(array: Any) -> str:
+    """Return the kind of an array's values; values of one kind have a common type."""
+    if array.dtype.kind in "biuf":
+        return "numbers"
+    return {"U": "text", "S": "bytes"}.get(array.dtype.kind, str(array.dtype))
+
+
+def _to_array(values: Any) -> Any:
+    """Convert values to an array, with its mask; NumPy itself refuses tensors that have gradients."""
+    return np.asanyarray(values.detach() if hasattr(values, "detach") else values)
 
 
 def _array_to_arrow(array: Any) -> pa.Array:
@@ -143,7 +234,7 @@ def _cells_to_arrow(cells: Sequence[Any], name: str = "") -> pa.Array:
     if mappings and len(mappings) == len(cells):
         keys = dict.fromkeys(key for cell in mappings for key in cell)
         return _column_to_arrow({key: [cell.get(key) for cell in mappings] for key in keys})
-    arrays = [np.asanyarray(cell) for cell in cells if hasattr(cell, "dtype") and np.ndim(cell)]
+    arrays = [_to_array(cell) for cell in cells if hasattr(cell, "dtype") and np.ndim(cell)]
     if len(arrays) == len(cells) and len({(array.shape, array.dtype) for array in arrays}) == 1:
         return _array_to_arrow(
             np.ma.stack(arrays) if any(map(np.ma.isMaskedArray, arrays)) else np.stack(arrays)
