@@ -208,11 +208,13 @@ TABLE_FORMS = {
 }
 
 
-def read_table(table, folder):
+def read_table(table, folder, **options):
     assert isinstance(table, TableInput), table
     folder.mkdir()
     table.write(str(folder))
-    dataset = open_data(Reading((str(folder),), options=ReadOptions(ignore_final_observation=True)))
+    dataset = open_data(
+        Reading((str(folder),), options=ReadOptions(ignore_final_observation=True, **options))
+    )
     (block,) = (dataset.read(unit) for unit in dataset.units)
     return block
 
@@ -246,6 +248,70 @@ def test_list_of_episodes_with_a_final_observation_is_read(convert, tmp_path):
     assert block.length.tolist() == [10] * 3
     np.testing.assert_array_equal(block.columns["obs"].reshape(33, 2)[:11], ARRAYS["obs"][:11])
     np.testing.assert_array_equal(block.columns["actions"], ARRAYS["actions"][:30])
+
+
+def without_rewards(episode):
+    return {name: episode[name] for name in ("obs", "actions")}
+
+
+def make_episodes(lengths, num_actions=None, *, has_dictionary=False):
+    """Make episodes with a final observation, and Discrete actions, or Box actions with `num_actions` numbers."""
+    rng = np.random.default_rng(sum(lengths))
+    return [
+        {
+            "obs": {"image": rng.normal(size=(length + 1, 2, 3)), "speed": rng.normal(size=length + 1)}
+            if has_dictionary
+            else rng.normal(size=(length + 1, 2)),
+            "actions": rng.integers(0, 3, length)
+            if num_actions is None
+            else rng.normal(size=(length, num_actions)),
+            "rewards": rng.normal(size=length),
+        }
+        for length in lengths
+    ]
+
+
+@pytest.mark.parametrize(
+    "other_columns", [{}, {"eps_id": "one"}, {"eps_id": "one", "terminated": True, "truncated": False}]
+)
+@pytest.mark.parametrize("has_rewards", [True, False])
+@pytest.mark.parametrize(
+    ("lengths", "options"),
+    [
+        ((10, 10), {}),
+        ((1, 2), {}),
+        ((10, 7), {}),
+        ((10, 7), {"has_dictionary": True}),
+        ((3, 3), {"num_actions": 2}),
+        ((3, 3), {"num_actions": 2, "has_dictionary": True}),
+    ],
+)
+def test_episodes_are_read_without_rewards(lengths, options, has_rewards, other_columns, tmp_path):
+    """Regression: without rewards and flags, or where only obs and actions are read, an episode was a timestep."""
+    episodes = make_episodes(lengths, **options)
+    entries = [
+        {
+            **(episode if has_rewards else without_rewards(episode)),
+            **other_columns,
+            **({"eps_id": f"episode {number}"} if other_columns else {}),
+        }
+        for number, episode in enumerate(episodes)
+    ]
+    block = read_table(wrap_tables(entries), tmp_path / "data", columns=("obs", "actions"))
+    assert block.length.tolist() == list(lengths)
+    actions = np.concatenate([episode["actions"] for episode in episodes])
+    np.testing.assert_array_equal(block.columns["actions"], actions)
+    leaf = "image" if options.get("has_dictionary") else None
+    obs = np.concatenate([episode["obs"][leaf] if leaf else episode["obs"] for episode in episodes])
+    np.testing.assert_array_equal(block.columns[f"obs/{leaf}" if leaf else "obs"], obs)
+
+
+def test_episodes_of_one_step_and_fragments_of_one_episode_are_read(tmp_path):
+    for number, lengths in enumerate([(1, 1), (2, 3)]):
+        entries = [{**episode, "run": 1} for episode in make_episodes(lengths)]
+        schema = {"eps_id": "run"} if number else {}
+        block = read_table(wrap_tables(entries), tmp_path / f"{number}", schema=schema)
+        assert block.length.tolist() == ([5] if number else [1, 1])
 
 
 def test_list_of_tables_is_a_list_of_inputs():
@@ -302,6 +368,14 @@ def stack_rows(rows):
     }
 
 
+def add_times(episodes):
+    return [{**episode, "t": np.arange(len(episode["actions"]))} for episode in episodes]
+
+
+def drop_key(rows):
+    return [without_rewards(row) for row in rows]
+
+
 @pytest.mark.parametrize(
     ("make_entry", "message", "remedy"),
     [
@@ -328,6 +402,13 @@ def stack_rows(rows):
             lambda row: [row],
         ),
         (lambda: [{"obs": [1.0, 2.0], "actions": [1, 0]}] * 3, "may be rows or tables", stack_rows),
+        (lambda: [{"obs": [1.0, 2.0], "actions": [0.5]}] * 3, "may be rows or episodes", stack_rows),
+        (
+            lambda: [{"obs": np.zeros((4, 8, 8)), "actions": np.zeros(3)}],
+            "may be rows or episodes",
+            add_times,
+        ),
+        (lambda: [{"obs": [0.5], "actions": 1, 3: 1.0}], "rows with the key 3: expected the name", drop_key),
         (
             lambda: [*make_rows(ARRAYS), None],
             "a list of rows, but contains a NoneType",

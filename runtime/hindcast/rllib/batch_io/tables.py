@@ -23,12 +23,12 @@ _REMEDY_BY_METHOD: Final = {
     "compute": ".compute()",  # a data frame of Dask
 }
 """Method of an object that holds a table elsewhere -> the call that loads the table."""
-_SCALAR_NAMES: Final = frozenset(
-    name
-    for role in (Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
-    for name in (role, *ALIASES[role])
-)
+_SCALAR_ROLES: Final = (Columns.REWARDS, Columns.T, Columns.TERMINATEDS, Columns.TRUNCATEDS)
+_SCALAR_NAMES: Final = frozenset(name for role in _SCALAR_ROLES for name in (role, *ALIASES[role]))
 """Names of columns with one number per timestep: an array of them is a column, not a vector in one row."""
+_STACK_EXAMPLE: Final = (
+    "{'obs': np.stack([row['obs'] for row in rows]), 'actions': np.stack([row['actions'] for row in rows])}"
+)
 _ROW_EXAMPLE: Final = "{'obs': [0.1, 0.2], 'actions': 1, 'rewards': 1.0}"
 
 
@@ -87,17 +87,89 @@ def _wrap_list(entries: Sequence[Any]) -> Any:
     if any(_is_row(entry) for entry in entries):
         names = dict.fromkeys(name for entry in entries for name in entry)
         columns = {name: [entry.get(name) for entry in entries] for name in names}
-        has_episodes = any(
-            _num_axes(cell) > 0 for name in _SCALAR_NAMES & names.keys() for cell in columns[name]
-        )
+        for name in names:
+            if not isinstance(name, str):
+                raise SpecError(
+                    f"input_ is a list of rows with the key {name!r}: expected the name of each column, such as "
+                    f"{_ROW_EXAMPLE}."
+                )
+        has_episodes = _has_episodes(columns)
+        if has_episodes:
+            columns |= _make_step_column(columns)
         kind = "list of episodes" if has_episodes else "list of rows"
         return TableInput(columns_to_table(columns, has_episodes=has_episodes), kind)
     if len(entries) > 1 and all(map(_may_be_row, entries)) and len(set.union(*map(_lengths, entries))) == 1:
         raise SpecError(
             "input_ is a list of dictionaries that may be rows or tables: pass one dictionary of columns, such as "
-            "{'obs': np.stack([row['obs'] for row in rows]), 'actions': np.stack([row['actions'] for row in rows])}."
+            f"{_STACK_EXAMPLE}."
         )
     return [wrap_tables(entry) for entry in entries]
+
+
+def _has_episodes(columns: Mapping[str, list[Any]]) -> bool:
+    """Return whether rows are whole episodes: a scalar is a list, or obs has one item more than the actions.
+
+    Raises:
+        SpecError: obs and actions may also be arrays of one timestep.
+    """
+    if any(map(_has_lists, (columns[name] for name in _SCALAR_NAMES & columns.keys()))):
+        return True
+    obs, actions = (_find_cells(columns, role) for role in (Columns.OBS, Columns.ACTIONS))
+    if not obs or not actions or not all(map(_has_length, (*obs, *actions))):
+        return False
+    if any(_find_cells(columns, role) for role in (Columns.REWARDS, Columns.T)):
+        return False
+    lengths = [_lengths({"": cell}) for cell in actions]
+    if any(len(n) > 1 or _lengths({"": cell}) != {max(n) + 1} for cell, n in zip(obs, lengths, strict=True)):
+        return False
+    leaves = _list_leaves(actions[0])
+    is_discrete = all(np.asarray(leaf).dtype.kind != "f" for leaf in leaves)
+    if (
+        len(set.union(*lengths)) > 1
+        or any(_num_axes(leaf) > 1 for leaf in leaves)
+        or (is_discrete and all(_num_axes(leaf) == 2 for leaf in _list_leaves(obs[0])))
+    ):
+        return True
+    raise SpecError(
+        "input_ is a list of dictionaries that may be rows or episodes, since obs has one item more than actions: if "
+        "they are episodes, add the timesteps to each, such as 't': np.arange(len(actions)); if they are rows, pass "
+        f"one dictionary of columns, such as {_STACK_EXAMPLE}."
+    )
+
+
+def _make_step_column(columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Make a column by which episodes are recognised whose only scalars are rewards, which need not be read.
+
+    Returns:
+        Flags that are all False. Timesteps, if flags would be read as those of a vector environment's single steps;
+        else they would keep rows apart that continue one episode.
+    """
+    cells_by_role = {role: _find_cells(columns, role) for role in _SCALAR_ROLES}
+    rewards = cells_by_role.pop(Columns.REWARDS)
+    cells = rewards if _has_lists(rewards) else _find_cells(columns, Columns.ACTIONS)
+    if any(map(_has_lists, cells_by_role.values())) or not cells or not all(map(_has_length, cells)):
+        return {}
+    num_steps = [max(_lengths({"": cell})) for cell in cells]
+    roles = [role for role, role_cells in cells_by_role.items() if not role_cells]
+    if roles[-1:] == [Columns.T] or (max(num_steps) == 1 and not _find_cells(columns, Columns.EPS_ID)):
+        return {role: [np.arange(n) for n in num_steps] for role in roles if role == Columns.T}
+    return {role: [np.zeros(n, np.bool_) for n in num_steps] for role in roles[-1:]}
+
+
+def _find_cells(columns: Mapping[str, list[Any]], role: str) -> list[Any]:
+    """Return the cells of the column with a role; none if there is no such column."""
+    return next((columns[name] for name in (role, *ALIASES[role]) if name in columns), [])
+
+
+def _has_lists(cells: Sequence[Any]) -> bool:
+    return any(_num_axes(cell) > 0 for cell in cells)
+
+
+def _list_leaves(values: Any) -> list[Any]:
+    """Return an array, or the arrays of a dictionary."""
+    if isinstance(values, Mapping):
+        return [leaf for value in values.values() for leaf in _list_leaves(value)]
+    return [values]
 
 
 def _first_other(entries: Sequence[Any]) -> Any:
