@@ -306,6 +306,12 @@ def test_episodes_are_read_without_rewards(lengths, options, has_rewards, other_
     np.testing.assert_array_equal(block.columns[f"obs/{leaf}" if leaf else "obs"], obs)
 
 
+@pytest.mark.parametrize("convert", [np.array, torch.tensor])
+def test_rows_with_rewards_of_another_name_are_rows(convert):
+    rows = [{"obs": [0.1, 0.2], "actions": convert([0.5]), "r": 1.0}] * 3
+    assert wrap_tables(rows).kind == "list of rows"
+
+
 def test_episodes_of_one_step_and_fragments_of_one_episode_are_read(tmp_path):
     for number, lengths in enumerate([(1, 1), (2, 3)]):
         entries = [{**episode, "run": 1} for episode in make_episodes(lengths)]

@@ -108,7 +108,7 @@ def _column_to_arrow(values: Any, name: str = "") -> pa.Array:
         fields = {str(key): _column_to_arrow(child) for key, child in values.items()}
         return pa.StructArray.from_arrays(list(fields.values()), list(fields))
     if not isinstance(values, list | tuple):
-        array = _to_array(values)
+        array = to_array(values)
         if array.dtype != object and array.ndim:
             return _array_to_arrow(array)
         values = list(values)
@@ -170,10 +170,10 @@ def _episode_to_array(episode: Any, row: int, name: str) -> Any:
     import pyarrow as pa
 
     if not isinstance(episode, list | tuple) or not episode:
-        return _to_array(episode)
+        return to_array(episode)
     try:
         if hasattr(episode[0], "dtype") and (np.ndim(episode[0]) or hasattr(episode[0], "detach")):
-            return _concatenate([_to_array(step)[np.newaxis] for step in episode], [row] * len(episode), name)
+            return _concatenate([to_array(step)[np.newaxis] for step in episode], [row] * len(episode), name)
         array = np.asanyarray(episode)
         if array.dtype.kind in "fUS":
             pa.array(episode)  # unlike NumPy, Arrow neither rounds integers nor makes text of numbers
@@ -207,7 +207,7 @@ def _describe_kind(array: Any) -> str:
     return {"U": "text", "S": "bytes"}.get(array.dtype.kind, str(array.dtype))
 
 
-def _to_array(values: Any) -> Any:
+def to_array(values: Any) -> Any:
     """Convert values to an array, with its mask; NumPy itself refuses tensors that have gradients."""
     return np.asanyarray(values.detach() if hasattr(values, "detach") else values)
 
@@ -234,7 +234,7 @@ def _cells_to_arrow(cells: Sequence[Any], name: str = "") -> pa.Array:
     if mappings and len(mappings) == len(cells):
         keys = dict.fromkeys(key for cell in mappings for key in cell)
         return _column_to_arrow({key: [cell.get(key) for cell in mappings] for key in keys})
-    arrays = [_to_array(cell) for cell in cells if hasattr(cell, "dtype") and np.ndim(cell)]
+    arrays = [to_array(cell) for cell in cells if hasattr(cell, "dtype") and np.ndim(cell)]
     if len(arrays) == len(cells) and len({(array.shape, array.dtype) for array in arrays}) == 1:
         return _array_to_arrow(
             np.ma.stack(arrays) if any(map(np.ma.isMaskedArray, arrays)) else np.stack(arrays)

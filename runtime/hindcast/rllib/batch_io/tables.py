@@ -11,7 +11,7 @@ from hindcast.episodes.columns import Columns
 from hindcast.errors import SpecError
 from hindcast.formats.tables.naming import ALIASES
 from hindcast.formatting import describe_type
-from hindcast.rllib.batch_io.arrow_columns import columns_to_table, frame_to_table
+from hindcast.rllib.batch_io.arrow_columns import columns_to_table, frame_to_table, to_array
 from hindcast.rllib.batch_io.table_input import TableInput
 
 _REMEDY_BY_METHOD: Final = {
@@ -115,21 +115,21 @@ def _has_episodes(columns: Mapping[str, list[Any]]) -> bool:
     if any(map(_has_lists, (columns[name] for name in _SCALAR_NAMES & columns.keys()))):
         return True
     obs, actions = (_find_cells(columns, role) for role in (Columns.OBS, Columns.ACTIONS))
-    if not obs or not actions or not all(map(_has_length, (*obs, *actions))):
-        return False
-    if any(_find_cells(columns, role) for role in (Columns.REWARDS, Columns.T)):
+    has_row_scalars = any(_find_cells(columns, role) for role in (Columns.REWARDS, Columns.T))
+    if has_row_scalars or not obs or not actions or not all(map(_has_length, (*obs, *actions))):
         return False
     lengths = [_lengths({"": cell}) for cell in actions]
     if any(len(n) > 1 or _lengths({"": cell}) != {max(n) + 1} for cell, n in zip(obs, lengths, strict=True)):
         return False
     leaves = _list_leaves(actions[0])
-    is_discrete = all(np.asarray(leaf).dtype.kind != "f" for leaf in leaves)
-    if (
-        len(set.union(*lengths)) > 1
-        or any(_num_axes(leaf) > 1 for leaf in leaves)
-        or (is_discrete and all(_num_axes(leaf) == 2 for leaf in _list_leaves(obs[0])))
-    ):
+    if len(set.union(*lengths)) > 1 or any(_num_axes(leaf) > 1 for leaf in leaves):
         return True
+    is_discrete = all(to_array(leaf).dtype.kind != "f" for leaf in leaves)
+    if is_discrete and all(_num_axes(leaf) == 2 for leaf in _list_leaves(obs[0])):
+        return True
+    names = columns.keys() - _SCALAR_NAMES - {Columns.EPS_ID, *ALIASES[Columns.EPS_ID]}
+    if not all(any(map(_has_length, columns[name])) for name in names):
+        return False  # such as rewards with another name
     raise SpecError(
         "input_ is a list of dictionaries that may be rows or episodes, since obs has one item more than actions: if "
         "they are episodes, add the timesteps to each, such as 't': np.arange(len(actions)); if they are rows, pass "
