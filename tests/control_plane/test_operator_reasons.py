@@ -426,7 +426,23 @@ def refused_jobs(team: TeamNamespace) -> Iterator[None]:
     manifests = [{"apiVersion": group, "metadata": metadata} | document for document in documents]
     for manifest in manifests:
         api.create(manifest)
+
+    def is_refused(name: str) -> bool:
+        probe = {
+            "apiVersion": "ray.io/v1",
+            "kind": "RayJob",
+            "metadata": {"name": name, "labels": {NAME_LABEL: name}},
+        }
+        try:
+            api.create(probe | {"spec": {}}, team.namespace, dryRun="All")
+        except RefusalError as refusal:
+            return team.namespace in refusal.message or webhook["name"] in refusal.message
+        return False
+
     try:
+        # The API server reads new policies and webhooks in its own time.
+        for name in ("creation-refused", "creation-failing"):
+            wait_for(lambda name=name: is_refused(name), f"{name} is refused")
         yield
     finally:
         for manifest in manifests:
