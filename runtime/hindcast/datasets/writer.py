@@ -189,12 +189,11 @@ class BlockWriter:
         if self._file is None:
             return
         entry = self._file.finish()
-        self._entries.append(entry)
         self._file = None
         table, count = EpisodeTable.concat(self._episodes, with_returns=True), entry.episodes
         self._episodes = [table.take(slice(count, None))]
         columns = {name: getattr(table, name)[:count].tolist() for name in EpisodeColumns.model_fields}
-        self._entries[-1] = entry.model_copy(update={"episode_columns": EpisodeColumns(**columns)})
+        self._entries.append(entry.model_copy(update={"episode_columns": EpisodeColumns(**columns)}))
 
 
 def _make_episode_table(block: Block) -> EpisodeTable:

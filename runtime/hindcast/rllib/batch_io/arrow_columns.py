@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -31,16 +32,11 @@ def columns_to_table(columns: Mapping[str, Any], *, has_episodes: bool = False) 
     """
     import pyarrow as pa
 
+    convert = _episodes_to_arrow if has_episodes else _column_to_arrow
     arrays: dict[str, pa.Array] = {}
     for name, values in columns.items():
-        try:
-            convert = _episodes_to_arrow if has_episodes else _column_to_arrow
+        with _refusing(f"the column {name!r}"):
             arrays[name] = convert(values, name)
-        # TypeError: `len` of an array without axes, or cells of other objects
-        except (ValueError, TypeError, OverflowError, CellError, pa.ArrowNotImplementedError) as error:
-            raise SpecError(
-                f"input_: the column {name!r} mixes types or cannot be stored ({_describe(error)}); convert it."
-            ) from error
     num_rows = len(next(iter(arrays.values())))
     for name, array in arrays.items():
         if len(array) != num_rows:
@@ -63,17 +59,28 @@ def frame_to_table(frame: Any) -> pa.Table:
     is_series = hasattr(frame, "iloc") and not hasattr(frame, "columns")
     if is_series or (hasattr(frame, "to_frame") and hasattr(frame, "arr")):
         raise SpecError("input_: a Series is one column, expected a data frame.")
-    try:
+    with _refusing("a column of the table"):
         return _pandas_to_table(frame) if hasattr(frame, "iloc") else pa.table(frame)
-    # pandas' own errors (duplicate columns, for example) and most of Arrow's are ValueErrors and TypeErrors
+
+
+@contextmanager
+def _refusing(column: str) -> Iterator[None]:
+    """Raise errors of a conversion to Arrow as a `SpecError` about the column.
+
+    Raises:
+        SpecError: the block raised such an error.
+    """
+    import pyarrow as pa
+
+    try:
+        yield
+    # Errors of pandas (duplicate columns, for example), most of Arrow's, and that of `len` of an array without axes are
+    # ValueErrors and TypeErrors.
     except (ValueError, TypeError, OverflowError, CellError, pa.ArrowNotImplementedError) as error:
+        reason = f"row {error.row}: {error}" if isinstance(error, CellError) else first_line(error)
         raise SpecError(
-            f"input_: a column of the table mixes types or cannot be stored ({_describe(error)}); convert it."
+            f"input_: {column} mixes types or cannot be stored ({reason}); convert it."
         ) from error
-
-
-def _describe(error: Exception) -> str:
-    return f"row {error.row}: {error}" if isinstance(error, CellError) else first_line(error)
 
 
 def _pandas_to_table(frame: Any) -> pa.Table:

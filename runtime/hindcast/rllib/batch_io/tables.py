@@ -118,8 +118,8 @@ def _has_episodes(columns: Mapping[str, list[Any]]) -> bool:
     has_row_scalars = any(_find_cells(columns, role) for role in (Columns.REWARDS, Columns.T))
     if has_row_scalars or not obs or not actions or not all(map(_has_length, (*obs, *actions))):
         return False
-    lengths = [_lengths({"": cell}) for cell in actions]
-    if any(len(n) > 1 or _lengths({"": cell}) != {max(n) + 1} for cell, n in zip(obs, lengths, strict=True)):
+    lengths = [_lengths(cell) for cell in actions]
+    if any(len(n) > 1 or _lengths(cell) != {max(n) + 1} for cell, n in zip(obs, lengths, strict=True)):
         return False
     leaves = _list_leaves(actions[0])
     if len(set.union(*lengths)) > 1 or any(_num_axes(leaf) > 1 for leaf in leaves):
@@ -149,7 +149,7 @@ def _make_step_column(columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     cells = rewards if _has_lists(rewards) else _find_cells(columns, Columns.ACTIONS)
     if any(map(_has_lists, cells_by_role.values())) or not cells or not all(map(_has_length, cells)):
         return {}
-    num_steps = [max(_lengths({"": cell})) for cell in cells]
+    num_steps = [max(_lengths(cell)) for cell in cells]
     roles = [role for role, role_cells in cells_by_role.items() if not role_cells]
     if roles[-1:] == [Columns.T] or (max(num_steps) == 1 and not _find_cells(columns, Columns.EPS_ID)):
         return {role: [np.arange(n) for n in num_steps] for role in roles if role == Columns.T}
@@ -207,11 +207,9 @@ def _has_length(values: Any) -> bool:
     return _num_axes(values) > 0
 
 
-def _lengths(table: Mapping[str, Any]) -> set[int]:
-    lengths: set[int] = set()
-    for values in table.values():
-        lengths |= _lengths(values) if isinstance(values, Mapping) else {len(values)}
-    return lengths
+def _lengths(values: Any) -> set[int]:
+    """Return the lengths of an array, or of the arrays of a dictionary."""
+    return {len(leaf) for leaf in _list_leaves(values)}
 
 
 def _describe_kind(table: Any) -> str:
